@@ -1,0 +1,346 @@
+"""BayesianLogisticRegression: the front door of softmax and logistic regression."""
+
+from __future__ import annotations
+
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from skbayes_shard._base import BayesEstimator, Inference, Model, draw
+from skbayes_shard._posterior import Posterior
+from skbayes_shard._sklearn_compat import Interval, StrOptions, check_sample_weight, fit_context
+from skbayes_shard.models import softmax_predictive
+from skbayes_shard.models.columns import Columns, measure
+from skbayes_shard.models.design import lay_out
+from skbayes_shard.models.softmax import Softmax, SoftmaxData, make_prior, numpyro_model
+from skbayes_shard.models.softmax_curvature import choose_form
+from skbayes_shard.models.softmax_kernel import Rows, contrasts
+from skbayes_shard.sharding import batch_layout, block_layout, make_mesh, place_blocks, replicate
+
+# Numbers in a block of rows: about what a core's cache holds.
+_BLOCK_ENTRIES = 2**19
+# Sparse blocks are densified one at a time for the curvature, so they may be larger.
+_SPARSE_BLOCK_ENTRIES = 2**24
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+
+
+class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
+    """Bayesian logistic and softmax regression."""
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BayesEstimator._parameter_constraints,
+        "prior_scale": [_POSITIVE],
+        "intercept_prior_scale": [_POSITIVE],
+        "fit_intercept": ["boolean"],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        *,
+        method="hmc",
+        prior_scale=1.0,
+        intercept_prior_scale=1.0,
+        fit_intercept=True,
+        n_chains=4,
+        n_warmup=200,
+        n_draws=500,
+        sampler="split",
+        n_leapfrog=None,
+        guide="structured",
+        max_iter=None,
+        tol=None,
+        learning_rate=None,
+        num_particles=None,
+        batch_size=None,
+        class_weight=None,
+        devices=None,
+        precision="float32",
+        random_state=None,
+        verbose=0,
+    ):
+        self.method = method
+        self.prior_scale = prior_scale
+        self.intercept_prior_scale = intercept_prior_scale
+        self.fit_intercept = fit_intercept
+        self.n_chains = n_chains
+        self.n_warmup = n_warmup
+        self.n_draws = n_draws
+        self.sampler = sampler
+        self.n_leapfrog = n_leapfrog
+        self.guide = guide
+        self.max_iter = max_iter
+        self.tol = tol
+        self.learning_rate = learning_rate
+        self.num_particles = num_particles
+        self.batch_size = batch_size
+        self.class_weight = class_weight
+        self.devices = devices
+        self.precision = precision
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ------------------------------------------------------------ fit
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Infer the posterior of the coefficients."""
+        with self._all_or_nothing():
+            self._check_engine()
+            mesh = make_mesh(self.devices)
+            X, label, weight = self._encode(X, y, sample_weight)
+            rng = check_random_state(self.random_state)
+            columns = measure(X, centre=self.fit_intercept and not sp.issparse(X))
+            model, data = self._lay_out(mesh, X, label, weight, columns, rng)
+            inference = self._infer(model, data, rng)
+            self._publish(inference, columns, rng)
+        return self
+
+    def _encode(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        X, y = validate_data(
+            self, X, y, dtype=[np.float64, np.float32], accept_sparse="csr", multi_output=True
+        )
+        _require_float32(X)
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        classes, label = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(
+                f"y holds a single class, {classes[0]!r}; a classifier needs two classes or more."
+            )
+        weight = check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        if not np.any(weight > 0):
+            raise ValueError("sample_weight is zero for every row; at least one must be positive.")
+        if self.class_weight is not None:
+            weight = weight * compute_sample_weight(self.class_weight, y)
+        self.classes_ = classes
+        return X, label.astype(np.int32), weight.astype(np.float32)
+
+    def _lay_out(
+        self,
+        mesh: Any,
+        X: Any,
+        label: np.ndarray,
+        weight: np.ndarray,
+        columns: Columns,
+        rng: np.random.RandomState,
+    ) -> tuple[Model, SoftmaxData]:
+        n_rows, n_classes = X.shape[0], len(self.classes_)
+        if self.batch_size is None or self.batch_size >= n_rows:
+            entries = _SPARSE_BLOCK_ENTRIES if sp.issparse(X) else _BLOCK_ENTRIES
+            most = 2 ** int(np.log2(max(entries // columns.width, 64)))
+            layout, n_batches = block_layout(n_rows, mesh.size, min(most, 4096)), 1
+            scale = np.ones(1, np.float32)
+        else:
+            layout = batch_layout(n_rows, mesh.size, self.batch_size, rng)
+            n_batches = layout.shape[0] // mesh.size
+            seen = layout.mask.reshape(mesh.size, n_batches, -1).sum(axis=(0, 2))
+            scale = (n_rows / seen).astype(np.float32)
+        uniform = np.full(
+            (layout.shape[0], n_classes, layout.shape[1]), -np.log(n_classes), np.float32
+        )
+        rows = Rows(
+            lay_out(X, columns, layout.order, self.fit_intercept),
+            layout.spread(label),
+            layout.spread(weight),
+            uniform,
+        )
+        prior = make_prior(
+            columns, self.prior_scale, self.intercept_prior_scale, self.fit_intercept
+        )
+        centre = np.zeros((n_classes - 1, columns.width), np.float32)
+        data = SoftmaxData(place_blocks(mesh, rows), *replicate(mesh, (prior, centre, scale)))
+        density = Softmax(mesh, n_classes, self.precision)
+        form = choose_form(n_classes - 1, columns.width)
+        quick = _quick_form(*centre.shape)
+        model = Model(
+            density,
+            numpyro_model,
+            form,
+            quick,
+            n_batches,
+            _split,
+            _join,
+            partial(_spread, n_classes),
+        )
+        return model, data
+
+    def _publish(self, inference: Inference, columns: Columns, rng: np.random.RandomState) -> None:
+        self._columns = columns
+        self._approximation = inference.approximation
+        coef, intercept = self._coefficients(inference.draws, rng)
+        names = getattr(self, "feature_names_in_", None)
+        names = [f"x{j}" for j in range(columns.n_columns)] if names is None else list(names)
+        rows = list(self.classes_[1:] if len(self.classes_) == 2 else self.classes_)
+        draws, labels = {"coef": coef}, {"coef": [rows, names]}
+        if self.fit_intercept:
+            draws["intercept"], labels["intercept"] = intercept, [rows]
+        independent = inference.approximation is not None
+        self.posterior_ = Posterior(draws, labels, inference.log_density, independent)
+        self.sampler_stats_ = inference.stats
+        self.n_iter_ = inference.n_iter
+        self.coef_std_ = coef.std(axis=(0, 1), ddof=1)
+        self.intercept_std_ = intercept.std(axis=(0, 1), ddof=1)
+        if independent:
+            # A Gaussian's mean is known, where its draws would add Monte Carlo noise.
+            coef, intercept = self._coefficients(inference.approximation[0][None, None], None)
+        self.coef_ = coef.mean(axis=(0, 1), dtype=np.float64).astype(coef.dtype)
+        self.intercept_ = intercept.mean(axis=(0, 1))
+
+    def _coefficients(
+        self, beta: np.ndarray, rng: np.random.RandomState | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and intercepts of columns as given, from laid out coordinates.
+
+        Adds what the likelihood does not see, drawn from the prior (or zero without ``rng``):
+        the shift common to all classes, and the columns that are zero in every row.
+        """
+        columns, n_classes = self._columns, len(self.classes_)
+        if n_classes > 2 and beta.shape[-2] == n_classes - 1:
+            beta = np.einsum("kc,...cp->...kp", contrasts(n_classes).astype(np.float32), beta)
+            common = rng is not None
+        else:
+            common = False
+        lead, n_used = beta.shape[:-1], len(columns.used)
+        coef = np.zeros((*lead, columns.n_columns), np.float32)
+        if rng is not None and n_used < columns.n_columns:
+            unused = np.setdiff1d(np.arange(columns.n_columns), columns.used)
+            coef[..., unused] = self.prior_scale * rng.standard_normal((*lead, len(unused)))
+        coef[..., columns.used] = beta[..., 1 : 1 + n_used] / columns.scale
+        intercept = beta[..., 0].astype(np.float64)
+        intercept -= coef[..., columns.used] @ columns.shift
+        if common:
+            shape = (*lead[:-1], 1, n_used)
+            scale = 1 / np.sqrt(n_classes)
+            shift = self.prior_scale * scale * rng.standard_normal(shape)
+            coef[..., columns.used] += shift
+            intercept += self.intercept_prior_scale * scale * rng.standard_normal(shape[:-1])
+        return coef, intercept if self.fit_intercept else np.zeros_like(intercept)
+
+    def _fresh_draws(self, n_draws: int, rng: np.random.RandomState) -> dict[str, np.ndarray]:
+        key = jax.random.PRNGKey(rng.randint(2**31 - 1))
+        beta = draw(self._approximation, key, n_draws)
+        drawn = dict(zip(("coef", "intercept"), self._coefficients(beta, rng), strict=True))
+        return {name: drawn[name] for name in self.posterior_.draws}
+
+    # ------------------------------------------------------------ predict
+
+    def predict_proba(self, X, return_std=False):
+        """Return posterior mean class probabilities."""
+        log_mean, std = self._probabilities(X)
+        proba = np.exp(log_mean - _log_sum(log_mean))
+        # Rounding to 0 or 1 would claim a certainty that no finite posterior has.
+        proba = np.clip(proba, _TINY, 1 - np.finfo(np.float32).epsneg)
+        return (proba, std) if return_std else proba
+
+    def predict_log_proba(self, X):
+        """Return logarithms of the posterior mean class probabilities."""
+        log_mean, _ = self._probabilities(X)
+        return log_mean - _log_sum(log_mean)
+
+    def decision_function(self, X):
+        """Return scores that order classes as :meth:`predict_proba` does."""
+        log_mean, _ = self._probabilities(X)
+        if len(self.classes_) == 2:
+            return log_mean[:, 1] - log_mean[:, 0]
+        return log_mean - _log_sum(log_mean)
+
+    def predict(self, X):
+        """Return the most probable class."""
+        log_mean, _ = self._probabilities(X)
+        return self.classes_[np.argmax(log_mean, axis=1)]
+
+    def sample_predictive(self, X, n_draws=None, random_state=None):
+        """Draw labels from the posterior predictive distribution."""
+        X = self._checked(X)
+        rng = check_random_state(random_state)
+        weights = self._weights(self._chosen_draws(n_draws, rng))
+        key = jax.random.PRNGKey(rng.randint(2**31 - 1))
+        found = softmax_predictive.labels(self._predict_mesh(), X, self._columns, weights, key)
+        return self.classes_[found]
+
+    def _probabilities(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        X = self._checked(X)
+        weights = self._weights(self._chosen_draws(None, None))
+        return softmax_predictive.probabilities(self._predict_mesh(), X, self._columns, weights)
+
+    def _checked(self, X: Any) -> Any:
+        check_is_fitted(self, "posterior_")
+        X = validate_data(self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=False)
+        _require_float32(X)
+        return X
+
+    def _predict_mesh(self) -> Any:
+        try:
+            return make_mesh(self.devices)
+        except ValueError:
+            # Fitted elsewhere, on devices that this machine does not have.
+            return make_mesh(None)
+
+    def _weights(self, draws: dict[str, np.ndarray]) -> np.ndarray:
+        """Coefficients of laid out columns, the inverse of :meth:`_coefficients`."""
+        columns, coef = self._columns, draws["coef"][..., self._columns.used]
+        out = np.zeros((*coef.shape[:-1], columns.width), np.float32)
+        out[..., 1 : 1 + coef.shape[-1]] = coef * columns.scale
+        if self.fit_intercept:
+            out[..., 0] = draws["intercept"] + coef @ columns.shift
+        return out
+
+    def __sklearn_tags__(self):
+        """Declare that sparse X is taken."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+_TINY = np.finfo(np.float32).tiny
+
+
+def _require_float32(X: Any) -> None:
+    """Refuse numbers that devices cannot hold."""
+    values = X.data if sp.issparse(X) else X
+    largest = np.finfo(np.float32).max
+    if values.dtype == np.float32 or values.size == 0:
+        return
+    if max(values.max(), -values.min()) > largest:
+        raise ValueError(
+            f"Input X contains a value too large for dtype('float32'), beyond {largest:.3g}. "
+            "Rescale that column."
+        )
+
+
+def _log_sum(log_p: np.ndarray) -> np.ndarray:
+    return np.logaddexp.reduce(log_p, axis=1, keepdims=True)
+
+
+def _quick_form(n_free: int, width: int) -> str:
+    """Form of the Gaussian that preconditions the climb: cheap to factor."""
+    if n_free * width <= 1024:
+        return "dense"
+    return "kronecker" if width <= 2048 else "diagonal"
+
+
+def _split(array: np.ndarray) -> dict[str, np.ndarray]:
+    return {"coef": array[:, 1:], "intercept": array[:, 0]}
+
+
+def _join(sites: dict[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([sites["intercept"][:, None], sites["coef"]], axis=1)
+
+
+def _spread(
+    n_classes: int, mode: np.ndarray, variance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviations of the rows of each class, from those of contrasts."""
+    if n_classes == 2:
+        return mode, np.sqrt(variance)
+    to_logits = contrasts(n_classes).astype(np.float32)
+    return to_logits @ mode, np.sqrt(to_logits**2 @ variance)

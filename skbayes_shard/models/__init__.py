@@ -1,0 +1,1 @@
+"""The models: log densities sharded over devices, their curvature, and their NumPyro spec."""
