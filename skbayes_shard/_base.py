@@ -23,7 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_shard._posterior import Posterior, diagnostics
+from skbayes_shard._posterior import diagnostics
 from skbayes_shard._progress import progress
 from skbayes_shard._sklearn_compat import Interval, StrOptions
 from skbayes_shard.inference import structured, svi
@@ -167,7 +167,7 @@ class BayesEstimator(BaseEstimator):
         draws = run.draws
         value = draws.log_density.astype(np.float64) + run.log_density
         stats = {
-            "step_size": run.step_size,
+            "step_size": float(draws.step_size.mean()),
             "accept_prob": draws.accept_prob.mean(axis=1),
             "n_gradients": draws.n_leapfrog,
             "gradients_per_draw": float(draws.n_leapfrog.mean()),
@@ -183,7 +183,7 @@ class BayesEstimator(BaseEstimator):
             model.form,
             self.num_particles or (256 if top.data.centre.size <= _SMALL else 64),
             self.max_iter or 50,
-            self.tol or 0.02,
+            self.tol or 0.03,
             self.learning_rate or 1.0,
         )
         with progress(self.verbose, settings.max_iter, "svi") as tick:

@@ -31,14 +31,15 @@ except Exception as error:  # a release that does not match JAX fails with Attri
         f"{type(error).__name__}: {error}. Install it with: pip install 'tfp-nightly>=0.26.0.dev0'"
     ) from error
 
-_TRAJECTORY = math.pi / 2
 _JITTER = 0.2
 # With an excellent reference a quarter turn in one step would be accepted, and mix worse.
 _LARGEST_STEP = 0.8
+_MOST_STRETCH = 3.0
 _MOST_LEAPFROGS = 256
 _DIVERGENT = 1000.0
 _AT_ONCE = 50
 _FIRST_STEP = 0.4
+_FIRST_LEAPFROG = 0.01
 _CURVATURE_POINTS = 64
 
 
@@ -51,7 +52,7 @@ class Sampler:
     kind : {"split", "leapfrog"}
         Split HMC in the reference's coordinates, or plain HMC in the coordinates given.
     n_leapfrog : int or None
-        Fixed number of steps in a trajectory; None for ``pi / 2`` of a turn (split only).
+        Fixed number of steps in a trajectory; None for a quarter turn or more (split only).
     target_accept : float
         Acceptance probability that the step size is adapted to.
     """
@@ -65,7 +66,7 @@ class Draws(NamedTuple):
     """What a sampling run returns, on the host.
 
     ``delta`` (chains, draws, ...) are displacements from the centre; the others have shape
-    (chains, draws), but ``n_leapfrog``, (draws,), which all chains share.
+    (chains, draws), but ``n_leapfrog`` and ``step_size``, (draws,), which all chains share.
     """
 
     delta: np.ndarray
@@ -73,6 +74,7 @@ class Draws(NamedTuple):
     accept_prob: np.ndarray
     diverging: np.ndarray
     n_leapfrog: np.ndarray
+    step_size: np.ndarray
 
 
 class Chains(NamedTuple):
@@ -90,6 +92,7 @@ class _SplitResults(NamedTuple):
     slope: jax.Array
     step_size: jax.Array
     used_step: jax.Array
+    trajectory: jax.Array
     n_leapfrog: jax.Array
     target_log_prob: jax.Array
 
@@ -103,14 +106,23 @@ class SplitHamiltonianMonteCarlo(tfm.TransitionKernel):
         From positions (chains, ...) to ``R`` (chains,) and its gradient.
     step_size : float
         Largest angle of one rotation.
+    trajectory : float
+        Total angle, jittered; a quarter turn suits a reference that fits.
     n_leapfrog : int or None
-        Fixed number of rotations, or None for as many as a jittered quarter turn needs.
+        Fixed number of rotations, instead of a total angle.
     """
 
-    def __init__(self, potential: Callable, step_size: Any, n_leapfrog: int | None = None):
+    def __init__(
+        self,
+        potential: Callable,
+        step_size: Any,
+        trajectory: Any = math.pi / 2,
+        n_leapfrog: int | None = None,
+    ):
         self._parameters = {
             "potential": potential,
             "step_size": step_size,
+            "trajectory": trajectory,
             "n_leapfrog": n_leapfrog,
         }
 
@@ -135,6 +147,7 @@ class SplitHamiltonianMonteCarlo(tfm.TransitionKernel):
             slope=slope,
             step_size=step,
             used_step=step,
+            trajectory=jnp.asarray(self._parameters["trajectory"], z.dtype),
             n_leapfrog=jnp.zeros((), jnp.int32),
             target_log_prob=-potential - _half_square(z),
         )
@@ -143,7 +156,7 @@ class SplitHamiltonianMonteCarlo(tfm.TransitionKernel):
         """Draw momenta, follow one trajectory, accept or reject it chain by chain."""
         key_p, key_t, key_u = jax.random.split(seed, 3)
         p = jax.random.normal(key_p, z.shape, z.dtype)
-        step, n = self._trajectory(key_t, results.step_size)
+        step, n = self._trajectory(key_t, results)
         z_new, p_new, potential, slope = self._integrate(z, p, results, step, n)
         before = results.potential + _half_square(z) + _half_square(p)
         log_ratio = before - (potential + _half_square(z_new) + _half_square(p_new))
@@ -159,19 +172,21 @@ class SplitHamiltonianMonteCarlo(tfm.TransitionKernel):
             slope=pick(slope, results.slope),
             step_size=results.step_size,
             used_step=step,
+            trajectory=results.trajectory,
             n_leapfrog=n,
             target_log_prob=-potential - _half_square(z),
         )
 
-    def _trajectory(self, key: jax.Array, step_size: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _trajectory(self, key: jax.Array, now: _SplitResults) -> tuple[jax.Array, jax.Array]:
+        """Angle of one rotation and their number, the same for all chains."""
         jitter = jax.random.uniform(
-            key, (), step_size.dtype, minval=1 - _JITTER, maxval=1 + _JITTER
+            key, (), now.step_size.dtype, minval=1 - _JITTER, maxval=1 + _JITTER
         )
         fixed = self._parameters["n_leapfrog"]
         if fixed is not None:
-            return step_size * jitter, jnp.asarray(fixed, jnp.int32)
-        length = _TRAJECTORY * jitter
-        step_size = jnp.minimum(step_size, _LARGEST_STEP)
+            return now.step_size * jitter, jnp.asarray(fixed, jnp.int32)
+        length = now.trajectory * jitter
+        step_size = jnp.minimum(now.step_size, _LARGEST_STEP)
         n = jnp.clip(jnp.ceil(length / step_size), 1, _MOST_LEAPFROGS)
         return jnp.minimum(length / n, step_size), n.astype(jnp.int32)
 
@@ -198,10 +213,24 @@ def _where(accept: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
     return jnp.where(accept.reshape(accept.shape + (1,) * (new.ndim - 1)), new, old)
 
 
-def _kernel(
-    density: Any, sampler: Sampler, data: Any, gaussian: Any, origin: Any, step: Any, n_adapt: Any
-) -> Any:
-    """Build the adaptive kernel over ``delta = origin + A z``."""
+class Target(NamedTuple):
+    """What chains sample: a density in coordinates ``z`` with ``delta = origin + A z``."""
+
+    data: Any
+    gaussian: Any
+    origin: jax.Array
+
+
+class Tuning(NamedTuple):
+    """First step size, angle of a trajectory, and number of steps that adapt the step size."""
+
+    step_size: Any
+    trajectory: Any = math.pi / 2
+    n_adapt: Any = 0
+
+
+def _kernel(density: Any, sampler: Sampler, target: Target, tuning: Tuning) -> Any:
+    data, gaussian, origin = target
 
     def potential(z: jax.Array) -> tuple[jax.Array, jax.Array]:
         value, grad = density.value_and_grad(origin + gaussian.colour(z), data)
@@ -210,56 +239,41 @@ def _kernel(
     def log_density(z: jax.Array) -> jax.Array:
         return density.log_density(origin + gaussian.colour(z), data)
 
+    step = jnp.asarray(tuning.step_size, jnp.float32)
     if sampler.kind == "split":
-        inner = SplitHamiltonianMonteCarlo(potential, step, sampler.n_leapfrog)
+        inner = SplitHamiltonianMonteCarlo(potential, step, tuning.trajectory, sampler.n_leapfrog)
     else:
         inner = tfm.HamiltonianMonteCarlo(log_density, step, sampler.n_leapfrog)
     return tfm.DualAveragingStepSizeAdaptation(
         inner,
-        n_adapt,
+        tuning.n_adapt,
         target_accept_prob=jnp.float32(sampler.target_accept),
         shrinkage_target=2 * step,
     )
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _begin(
-    density: Any,
-    sampler: Sampler,
-    data: Any,
-    gaussian: Any,
-    origin: Any,
-    z: jax.Array,
-    step: jax.Array,
-    n_adapt: jax.Array,
-) -> Any:
-    kernel = _kernel(density, sampler, data, gaussian, origin, step, n_adapt)
-    return kernel.bootstrap_results(z)
+def _begin(density: Any, sampler: Sampler, target: Target, tuning: Tuning, z: jax.Array) -> Any:
+    return _kernel(density, sampler, target, tuning).bootstrap_results(z)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _advance(
-    density: Any,
-    sampler: Sampler,
-    n_steps: int,
-    data: Any,
-    gaussian: Any,
-    origin: Any,
-    chains: Chains,
+    density: Any, sampler: Sampler, n_steps: int, target: Target, chains: Chains
 ) -> tuple[Chains, Any]:
-    # Step size and number of adaptation steps travel in the chains' results.
-    kernel = _kernel(density, sampler, data, gaussian, origin, jnp.float32(1), jnp.int32(0))
+    # The tuning in force travels in the chains' results.
+    kernel = _kernel(density, sampler, target, Tuning(1.0))
     key, seed = jax.random.split(chains.key)
 
     def trace(z: jax.Array, results: Any) -> Any:
         inner = results.inner_results
         if sampler.kind == "split":
-            n, value = inner.n_leapfrog, inner.target_log_prob
+            step, n, value = inner.used_step, inner.n_leapfrog, inner.target_log_prob
         else:
-            n = jnp.asarray(sampler.n_leapfrog, jnp.int32)
+            step, n = results.new_step_size, jnp.asarray(sampler.n_leapfrog, jnp.int32)
             value = inner.accepted_results.target_log_prob
         ratio = inner.log_accept_ratio
-        return value, jnp.exp(jnp.minimum(ratio, 0.0)), ratio < -_DIVERGENT, n
+        return value, jnp.exp(jnp.minimum(ratio, 0.0)), ratio < -_DIVERGENT, n, step
 
     z, traced, results = tfm.sample_chain(
         n_steps,
@@ -270,15 +284,24 @@ def _advance(
         return_final_kernel_results=True,
         seed=seed,
     )
-    return Chains(z[-1], results, key), (origin + gaussian.colour(z), *traced)
+    delta = target.origin + target.gaussian.colour(z)
+    return Chains(z[-1], results, key), (delta, *traced)
+
+
+def begin(
+    density: Any, sampler: Sampler, target: Target, tuning: Tuning, z: jax.Array, key: jax.Array
+) -> Chains:
+    """Start chains at positions ``z``."""
+    tuning = Tuning(
+        jnp.float32(tuning.step_size), jnp.float32(tuning.trajectory), jnp.int32(tuning.n_adapt)
+    )
+    return Chains(z, _begin(density, sampler, target, tuning, z), key)
 
 
 def run(
     density: Any,
     sampler: Sampler,
-    data: Any,
-    gaussian: Any,
-    origin: Any,
+    target: Target,
     chains: Chains,
     n_draws: int,
     tick: Callable[[int], None],
@@ -287,37 +310,12 @@ def run(
     at_once = min(_AT_ONCE, n_draws)
     parts = []
     for start in range(0, n_draws, at_once):
-        chains, part = _advance(density, sampler, at_once, data, gaussian, origin, chains)
+        chains, part = _advance(density, sampler, at_once, target, chains)
         parts.append(host(part))
         tick(min(at_once, n_draws - start))
-    delta, value, accept, diverging, n_leapfrog = (
-        np.concatenate(column)[:n_draws] for column in zip(*parts, strict=True)
-    )
-    per_chain = [np.swapaxes(a, 0, 1) for a in (delta, value, accept, diverging)]
-    return chains, Draws(*per_chain, n_leapfrog)
-
-
-def begin(
-    density: Any,
-    sampler: Sampler,
-    data: Any,
-    gaussian: Any,
-    origin: Any,
-    z: jax.Array,
-    step: float,
-    n_adapt: int,
-    key: jax.Array,
-) -> Chains:
-    """Start chains at whitened positions ``z``; the step size is adapted for ``n_adapt`` steps."""
-    results = _begin(
-        density, sampler, data, gaussian, origin, z, jnp.float32(step), jnp.int32(n_adapt)
-    )
-    return Chains(z, results, key)
-
-
-def step_size(chains: Chains) -> float:
-    """Return the step size that the chains use now."""
-    return float(chains.results.new_step_size)
+    columns = [np.concatenate(column)[:n_draws] for column in zip(*parts, strict=True)]
+    per_chain = [np.swapaxes(a, 0, 1) for a in columns[:4]]
+    return chains, Draws(*per_chain, *columns[4:])
 
 
 class Plan(NamedTuple):
@@ -339,7 +337,6 @@ class Run(NamedTuple):
     centre: np.ndarray
     draws: Draws
     log_density: float
-    step_size: float
 
 
 def sample_split(
@@ -373,23 +370,35 @@ def sample_split(
         Told the number of finished steps.
     """
     key_z, key_one, key_two = jax.random.split(key, 3)
-    data, window = top.data, plan.window
-    origin = np.zeros(data.centre.shape, np.float32)
+    window, origin = plan.window, np.zeros(top.data.centre.shape, np.float32)
     z = jax.random.normal(key_z, (plan.n_chains, *origin.shape), jnp.float32)
-    chains = begin(density, sampler, data, reference, origin, z, _FIRST_STEP, window, key_one)
-    chains, seen = run(density, sampler, data, reference, origin, chains, window, tick)
+    target = Target(top.data, reference, origin)
+    tuning = Tuning(_FIRST_STEP, n_adapt=window)
+    chains = begin(density, sampler, target, tuning, z, key_one)
+    chains, seen = run(density, sampler, target, chains, window, tick)
     _require_finite(seen)
     late = seen.delta[:, window // 2 :].reshape(-1, *origin.shape)
     shift = late.mean(axis=0)
-    data, log_density = density.recentred(shift, data)
+    data, log_density = density.recentred(shift, top.data)
     reference = density.gaussian(form, _thinned(late) - shift, data)
+    target = Target(data, reference, origin)
     z = _whitened(reference, seen.delta[:, -1] - shift)
-    step = step_size(chains)
-    chains = begin(density, sampler, data, reference, origin, z, step, window, key_two)
-    chains, _ = run(density, sampler, data, reference, origin, chains, window, tick)
-    chains, draws = run(density, sampler, data, reference, origin, chains, plan.n_draws, tick)
+    tuning = Tuning(seen.step_size[-1], _quarter_turn(reference, late - shift), window)
+    chains = begin(density, sampler, target, tuning, z, key_two)
+    chains, _ = run(density, sampler, target, chains, window, tick)
+    chains, draws = run(density, sampler, target, chains, plan.n_draws, tick)
     _require_finite(draws)
-    return Run(host(data.centre), draws, log_density, step_size(chains))
+    return Run(host(data.centre), draws, log_density)
+
+
+def _quarter_turn(reference: Any, delta: np.ndarray) -> float:
+    """Angle of a quarter turn of the *posterior*, which may be wider than its reference.
+
+    Where the posterior is not Gaussian its inverse mean curvature understates its variance. The
+    mean square of all whitened coordinates measures by how much, almost without noise.
+    """
+    wide = np.sqrt(np.mean(np.asarray(_whitened(reference, delta)) ** 2, dtype=np.float64))
+    return math.pi / 2 * float(np.clip(wide, 1.0, _MOST_STRETCH))
 
 
 def sample_leapfrog(
@@ -410,12 +419,12 @@ def sample_leapfrog(
     data, n_adapt = top.data, 2 * plan.window
     start = jax.random.normal(key_z, (plan.n_chains, *data.centre.shape), jnp.float32)
     z = _from_reference(data.prior, data.centre, reference, start)
-    origin = -data.centre
-    chains = begin(density, sampler, data, data.prior, origin, z, 0.01, n_adapt, key_run)
-    chains, _ = run(density, sampler, data, data.prior, origin, chains, n_adapt, tick)
-    chains, draws = run(density, sampler, data, data.prior, origin, chains, plan.n_draws, tick)
+    target = Target(data, data.prior, -data.centre)
+    chains = begin(density, sampler, target, Tuning(_FIRST_LEAPFROG, n_adapt=n_adapt), z, key_run)
+    chains, _ = run(density, sampler, target, chains, n_adapt, tick)
+    chains, draws = run(density, sampler, target, chains, plan.n_draws, tick)
     _require_finite(draws)
-    return Run(host(data.centre), draws, top.log_density, step_size(chains))
+    return Run(host(data.centre), draws, top.log_density)
 
 
 def _thinned(points: np.ndarray) -> np.ndarray:

@@ -11,6 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 _HALVINGS = 8
+# Rounding of the ELBO that does not count as a fall.
+_SLACK = 1e-2
+# Root mean square step, in posterior standard deviations, at which averaging begins.
+_CALM = 0.5
+_LEAST_CALM = 4
+# Iterations whose draws the curvature is averaged over, before and after.
+_POOL = 2
+_CALM_POOL = 4
 
 
 class Fit(NamedTuple):
@@ -34,8 +42,8 @@ class Settings(NamedTuple):
         Number of draws in each mean; rounded up to antithetic pairs.
     max_iter : int
     tol : float
-        Stop when the mean moves less than this, in marginal standard deviations, and the
-        standard deviations change by less than this, relatively.
+        Stop when the Monte Carlo error of the mean is below this, as root mean square over
+        coordinates in posterior standard deviations.
     learning_rate : float
         Length of a natural gradient step; 1 is a Newton step.
     """
@@ -53,10 +61,12 @@ def fit_structured(
     """Fit a structured Gaussian ``q`` by natural gradient ascent of the ELBO.
 
     At the optimum the mean gradient of the log density under ``q`` is zero and the precision
-    of ``q`` is the mean curvature (Opper and Archambeau, 2009). Both means are taken over
-    antithetic draws that stay fixed in the coordinates of ``q``, so that the ELBO is a
-    deterministic function and a step that lowers it can be halved. The first iteration
-    starts from the curvature at the centre, which is Laplace's approximation.
+    of ``q`` is its mean curvature (Opper and Archambeau, 2009). Iterations are Newton steps of
+    the mean under that precision. Both averages are taken over antithetic draws, fresh in each
+    iteration. The search first climbs, halving steps that lower the ELBO; once steps are small
+    it is *calm* and averages: steps shrink like 1 / n, curvatures are pooled over iterations
+    (anew at every doubling), and the noise of the draws averages out. The first Gaussian has
+    the curvature at the mode, which is Laplace's approximation.
 
     Parameters
     ----------
@@ -74,53 +84,85 @@ def fit_structured(
     Fit
     """
     data, form = top.data, settings.form
-    shape = data.centre.shape
-    half = jax.random.normal(key, (-(-settings.n_particles // 2), *shape), jnp.float32)
-    z = jnp.concatenate([half, -half])
-    mean = jnp.zeros(shape, jnp.float32)
-    gaussian = density.gaussian(form, mean[None], data)
-    path, converged, n_iter = [], False, 0
-    while n_iter < settings.max_iter and not converged:
-        mean, moved, elbo = _climb(density, data, gaussian, mean, z, settings.learning_rate)
+    state = _State(jnp.zeros(data.centre.shape, jnp.float32), None, [])
+    state = state._replace(gaussian=density.gaussian(form, state.mean[None], data))
+    path, converged, calm = [], False, 0
+    for n_iter in range(1, settings.max_iter + 1):
+        z = _antithetic(jax.random.fold_in(key, n_iter), settings.n_particles, data.centre.shape)
+        rate = settings.learning_rate / (calm + 1)
+        mean, noise, elbo, full = _climb(density, data, state.gaussian, state.mean, z, rate)
         path.append(elbo + top.log_density)
-        n_iter += 1
         tick(1)
-        before = np.asarray(_variance(gaussian))
-        gaussian = density.gaussian(form, _draws(gaussian, mean, z), data)
-        change = np.max(np.abs(np.sqrt(np.asarray(_variance(gaussian)) / before) - 1))
-        converged = bool(moved < settings.tol and change < settings.tol)
+        # Calm: nothing was halved, and the step is what noise in the mean gradient explains.
+        calm = calm + 1 if full and (calm or noise < _CALM) else 0
+        state = state._replace(mean=mean)
+        if not calm or calm & (calm - 1) == 0:
+            state = _refreshed(density, form, data, state, z, calm)
+        converged = calm >= _LEAST_CALM and noise / np.sqrt(calm) < settings.tol
+        if converged or not np.isfinite(elbo):
+            break
     if not np.all(np.isfinite(path)):
         raise FloatingPointError(
             "the ELBO left the finite numbers; scale the columns of X or lower learning_rate"
         )
-    data, _ = density.recentred(mean, data)
-    return Fit(data, gaussian, np.asarray(path), n_iter, converged)
+    data, _ = density.recentred(state.mean, data)
+    return Fit(data, state.gaussian, np.asarray(path), n_iter, bool(converged))
+
+
+class _State(NamedTuple):
+    """Mean and Gaussian of ``q``, and the draws that its curvature was averaged over."""
+
+    mean: jax.Array
+    gaussian: Any
+    points: list[jax.Array]
+
+
+def _refreshed(
+    density: Any, form: str, data: Any, state: _State, z: jax.Array, calm: int
+) -> _State:
+    """Average the curvature anew, over draws of this iteration and of some before."""
+    seen = [] if calm == 1 else state.points
+    size = _CALM_POOL if calm else _POOL
+    points = [*seen, _draws(state.gaussian, state.mean, z)][-size:]
+    # Filled up by repetition: pools of two sizes mean two compiled programs.
+    pool = (points * size)[-size:]
+    gaussian = density.gaussian(form, jnp.concatenate(pool), data)
+    return _State(state.mean, gaussian, points)
 
 
 def _climb(
     density: Any, data: Any, gaussian: Any, mean: jax.Array, z: jax.Array, rate: float
-) -> tuple[jax.Array, float, float]:
-    """One natural gradient step of the mean, halved until the ELBO does not fall."""
+) -> tuple[jax.Array, float, float, bool]:
+    """One natural gradient step of the mean, halved until the ELBO does not fall.
+
+    Returns the mean, the root mean square of the whole step in standard deviations, the ELBO
+    (less the log density at the centre) and whether the step was taken unhalved.
+    """
     elbo, step, size = _elbo(density, data, gaussian, mean, z)
-    for _ in range(_HALVINGS):
-        trial = mean + rate * step
+    for halving in range(_HALVINGS):
+        trial = mean + rate / 2**halving * step
         new, _, _ = _elbo(density, data, gaussian, trial, z)
-        if new >= elbo - 1e-3:
-            return trial, rate * float(size), float(new)
-        rate = rate / 2
-    return mean, 0.0, float(elbo)
+        if new >= elbo - _SLACK:
+            return trial, float(size), float(new), halving == 0
+    return mean, float(size), float(elbo), False
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _antithetic(key: jax.Array, n: int, shape: tuple[int, ...]) -> jax.Array:
+    half = jax.random.normal(key, (-(-n // 2), *shape), jnp.float32)
+    return jnp.concatenate([half, -half])
 
 
 @partial(jax.jit, static_argnums=0)
 def _elbo(density: Any, data: Any, gaussian: Any, mean: jax.Array, z: jax.Array) -> Any:
-    """ELBO difference from the log density at the centre, and the natural gradient step."""
+    """ELBO less the log density at the centre, the natural gradient step, and its size."""
     value, grad = density.value_and_grad(mean + gaussian.colour(z), data)
     n = mean.size
     entropy = gaussian.log_det() + 0.5 * n * (1 + jnp.log(2 * jnp.pi))
     grad = jnp.mean(grad, axis=0)[None]
     step = gaussian.colour(gaussian.colour_transposed(grad))[0]
     sd = jnp.sqrt(gaussian.variance()).reshape(mean.shape)
-    return jnp.mean(value) + entropy, step, jnp.max(jnp.abs(step) / sd)
+    return jnp.mean(value) + entropy, step, jnp.sqrt(jnp.mean((step / sd) ** 2))
 
 
 @jax.jit

@@ -22,7 +22,7 @@ class Prior(NamedTuple):
     lean: jax.Array
 
     def whiten(self, beta: jax.Array) -> jax.Array:
-        """Standard normal coordinates of coefficients (..., free, width)."""
+        """Return standard normal coordinates of coefficients (..., free, width)."""
         shifted = beta - self._first(beta @ self.lean)
         return shifted / self.scale
 

@@ -110,6 +110,6 @@ def _chunks(count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pad(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
-    out = np.full((size,) + array.shape[1:], fill, array.dtype)
+    out = np.full((size, *array.shape[1:]), fill, array.dtype)
     out[: len(array)] = array
     return out

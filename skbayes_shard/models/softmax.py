@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from skbayes_shard.models import softmax_curvature
 from skbayes_shard.models.columns import Columns
 from skbayes_shard.models.prior import Prior
 from skbayes_shard.models.softmax_kernel import Rows, contrasts, sharded, shift_rows, sum_rows
-from skbayes_shard.sharding import AXIS, host, place_factor
+from skbayes_shard.sharding import host, place_factor
 
 
 class SoftmaxData(NamedTuple):
@@ -128,7 +128,7 @@ def _recentred(
     Returns the data and the log likelihood at the new centre, block by block (so that the
     caller can add the parts in float64).
     """
-    shift = sharded(model, partial(shift_rows, model), PartitionSpec(AXIS))
+    shift = sharded(model, partial(shift_rows, model), split=True)
     log_centre, value = shift(delta, data.rows, None)
     rows = data.rows._replace(log_centre=log_centre)
     return data._replace(rows=rows, centre=data.centre + delta), value

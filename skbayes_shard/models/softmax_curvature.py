@@ -89,14 +89,19 @@ def _class_directions(model: Any, points: Any, data: Any) -> np.ndarray:
 
 def _class_weights(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
     """Return weighted ``diag p - p p'`` in contrasts, averaged over points: (free, free, rows)."""
-    n = points.shape[0]
     to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
-    weights = jnp.einsum("scp,kc->skp", points, to_logits).reshape(-1, points.shape[-1])
-    change = rows.design.logits(weights, "float32").reshape(n, model.n_classes, -1)
-    _, p = log_sum_and_p(rows.log_centre + change)
-    mean = jnp.einsum("skb,kc->scb", p, to_logits)
-    spread = jnp.einsum("kb,ka,kc->acb", jnp.mean(p, axis=0), to_logits, to_logits)
-    return (spread - jnp.einsum("sab,scb->acb", mean, mean) / n) * rows.weight
+
+    def one(total: Any, point: jax.Array) -> Any:
+        change = rows.design.logits(jnp.dot(to_logits, point, precision=_HIGH), "float32")
+        _, p = log_sum_and_p((rows.log_centre + change)[None])
+        mean = jnp.einsum("kb,kc->cb", p[0], to_logits)
+        return (total[0] + p[0], total[1] + mean[:, None] * mean), None
+
+    shape = (model.n_free, model.n_free, rows.weight.shape[-1])
+    zero = (jnp.zeros_like(rows.log_centre), jnp.zeros(shape, jnp.float32) * rows.weight)
+    (p, squares), _ = jax.lax.scan(one, zero, points)
+    spread = jnp.einsum("kb,ka,kc->acb", p, to_logits, to_logits)
+    return (spread - squares) * (rows.weight / points.shape[0])
 
 
 def _direction_weights(model: Any, points: Any, rotation: Any, rows: Rows) -> jax.Array:

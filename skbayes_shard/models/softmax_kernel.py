@@ -43,13 +43,16 @@ def contrasts(n_classes: int) -> np.ndarray:
     return helmert / np.linalg.norm(helmert, axis=0)
 
 
-def sharded(model: Any, body: Any, out_specs: Any = PartitionSpec()) -> Any:
-    """Run ``body(replicated, local rows, replicated)`` on every device of the mesh."""
+def sharded(model: Any, body: Any, split: bool = False) -> Any:
+    """Run ``body(replicated, local rows, replicated)`` on every device of the mesh.
+
+    What it returns is the same on every device, or with ``split`` one part of a split array.
+    """
     return jax.shard_map(
         body,
         mesh=model.mesh,
         in_specs=(PartitionSpec(), PartitionSpec(AXIS), PartitionSpec()),
-        out_specs=out_specs,
+        out_specs=PartitionSpec(AXIS) if split else PartitionSpec(),
     )
 
 
@@ -85,6 +88,7 @@ def _row_terms(change: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
 
 
 def log_sum_and_p(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return log sums of exponentials, and probabilities, over the class axis (1)."""
     largest = jnp.max(logits, axis=1, keepdims=True)
     e = jnp.exp(logits - largest)
     total = jnp.sum(e, axis=1, keepdims=True)
@@ -96,6 +100,7 @@ def _one_hot(label: jax.Array, n_classes: int) -> jax.Array:
 
 
 def shift_rows(model: Any, delta: jax.Array, rows: Rows, _: None) -> Any:
+    """Return log probabilities at a new centre, and the log likelihood of each block there."""
     weights = jnp.dot(jnp.asarray(contrasts(model.n_classes), jnp.float32), delta)
 
     def block(rows: Rows) -> tuple[jax.Array, jax.Array]:
