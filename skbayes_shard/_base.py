@@ -147,7 +147,7 @@ class BayesEstimator(BaseEstimator):
         else:
             result = self._fit_guide(model, top, start, key)
         for complaint in result.complaints:
-            warnings.warn(complaint, ConvergenceWarning, stacklevel=3)
+            warnings.warn(complaint, ConvergenceWarning, stacklevel=4)
         return result
 
     def _sample(self, model: Model, top: Mode, start: np.ndarray, key: jax.Array) -> Inference:

@@ -23,7 +23,7 @@ from skbayes_shard.models.design import lay_out
 from skbayes_shard.models.softmax import Softmax, SoftmaxData, make_prior, numpyro_model
 from skbayes_shard.models.softmax_curvature import choose_form
 from skbayes_shard.models.softmax_kernel import Rows, contrasts
-from skbayes_shard.sharding import batch_layout, block_layout, make_mesh, place_blocks, replicate
+from skbayes_shard.sharding import batch_layout, block_layout, make_mesh
 
 # Numbers in a block of rows: about what a core's cache holds.
 _BLOCK_ENTRIES = 2**19
@@ -33,7 +33,133 @@ _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
-    """Bayesian logistic and softmax regression."""
+    """Bayesian logistic and softmax regression, sharded over every device.
+
+    Two classes have one weight vector: the logit of the second class is ``b + x'w``. Three or
+    more have one each, through a softmax, treated symmetrically. All weights are
+    ``Normal(0, prior_scale**2)`` and intercepts ``Normal(0, intercept_prior_scale**2)``, on the
+    columns of X *as given*. The log posterior density is, up to a constant, ::
+
+        sum_i sample_weight_i * log p(y_i | x_i, w, b)
+            - |w|**2 / (2 * prior_scale**2) - |b|**2 / (2 * intercept_prior_scale**2)
+
+    Parameters
+    ----------
+    method : {"hmc", "svi"}, default="hmc"
+        ``"hmc"`` draws from the exact posterior by Hamiltonian Monte Carlo; ``"svi"`` fits a
+        Gaussian to it.
+    prior_scale : float, default=1.0
+        Prior standard deviation of the weights, in units of 1 / column. Smaller shrinks more.
+    intercept_prior_scale : float, default=1.0
+        Prior standard deviation of the intercepts, in logits.
+    fit_intercept : bool, default=True
+        Whether there are intercepts.
+    n_chains : int, default=4
+        Chains of ``"hmc"``, run side by side in one program whatever the number of devices.
+    n_warmup : int, default=200
+        Steps of each chain that adapt the sampler and are dropped.
+    n_draws : int, default=500
+        Draws kept of each chain, or of the Gaussian for ``"svi"``. Predictions average over
+        them.
+    sampler : {"split", "leapfrog"}, default="split"
+        ``"split"`` integrates a Gaussian reference of the posterior exactly and needs a few
+        gradients a draw. ``"leapfrog"`` is plain HMC with a unit metric (in units of the
+        prior) and a fixed number of steps, for comparison.
+    n_leapfrog : int, default=None
+        Gradients of a trajectory. None adapts it (``"split"``) or takes 100 (``"leapfrog"``).
+    guide : {"structured", "mean_field", "low_rank"}, default="structured"
+        Family of ``"svi"``. ``"structured"`` has a full covariance, or one structured as the
+        posterior is where that would be too large; the others are NumPyro's ``AutoNormal`` and
+        ``AutoLowRankMultivariateNormal``.
+    max_iter : int, default=None
+        Largest number of iterations: of the climb to the mode (``"hmc"``, 500), of natural
+        gradient steps (``"structured"``, 50) or of optimiser steps (other guides, 5000).
+    tol : float, default=None
+        Tolerance: largest gradient at the mode in posterior standard deviations (``"hmc"``,
+        0.01), Monte Carlo error of the mean in the same (``"structured"``, 0.03), rise of the
+        ELBO in 200 steps in nats for each coefficient (other guides, 0.001).
+    learning_rate : float, default=None
+        Length of a natural gradient step (``"structured"``, 1) or Adam's rate in posterior
+        standard deviations (other guides, 0.02). Not used by ``"hmc"``.
+    num_particles : int, default=None
+        Draws in each estimate of the ELBO: ``"structured"`` takes 256, or 64 beyond 2,000
+        coefficients; other guides 1, and more turn the ELBO into ``RenyiELBO``. Not used by
+        ``"hmc"``.
+    batch_size : int, default=None
+        Rows of a mini-batch, for the guides ``"mean_field"`` and ``"low_rank"``. None uses all.
+    class_weight : dict or "balanced", default=None
+        Weights of classes, multiplied with ``sample_weight``.
+    devices : int or list of int, default=None
+        Devices to use: the first so many, or those at these positions in ``jax.devices()``.
+        None uses all.
+    precision : {"float32", "tensorfloat32", "bfloat16"}, default="float32"
+        Of the two matrix products with X in the density and its gradient. Sums are float32.
+        The middle one differs from the first on GPUs and TPUs only.
+    random_state : int, RandomState instance or None, default=None
+        Seed. The same seed on the same number of devices gives the same draws.
+    verbose : int, default=0
+        1 shows a progress bar (needs tqdm).
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    coef_ : ndarray of shape (n_classes, n_features) or (1, n_features)
+        Posterior means of the weights.
+    coef_std_ : ndarray of the same shape
+        Posterior standard deviations of the weights.
+    intercept_ : ndarray of shape (n_classes,) or (1,)
+        Posterior means of the intercepts.
+    intercept_std_ : ndarray of the same shape
+        Posterior standard deviations of the intercepts.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of features, where X has string names.
+    n_iter_ : int
+        Iterations used of ``max_iter``.
+    posterior_ : Posterior
+        The draws.
+    sampler_stats_ : dict
+        For ``"hmc"``: ``step_size``, ``accept_prob`` and ``diverging`` (of each chain),
+        ``n_gradients`` (of each draw), ``gradients_per_draw``, and ``log_density`` of shape
+        (n_chains, n_draws). For ``"svi"``: ``elbo`` of each iteration; that of NumPyro's
+        guides is relative to the likelihood at the mode.
+
+    See Also
+    --------
+    sklearn.linear_model.LogisticRegression : Point estimates.
+
+    Notes
+    -----
+    The likelihood is evaluated on centred and scaled columns in float32, as differences from
+    a centre near the posterior, so that columns may differ in scale by many orders and totals
+    may be large. Columns that are zero in every row keep their prior. X may be sparse; it is
+    then never made dense as a whole.
+
+    Warns with scikit-learn's ``ConvergenceWarning`` where chains disagree (rank-normalised R-hat
+    above 1.01), effective samples are few, trajectories diverge, or the ELBO still moves.
+
+    References
+    ----------
+    .. [1] Shahbaba, Lan, Johnson and Neal (2014). Split Hamiltonian Monte Carlo. Statistics
+       and Computing 24.
+    .. [2] Opper and Archambeau (2009). The variational Gaussian approximation revisited. Neural
+       Computation 21.
+    .. [3] Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021). Rank-normalization, folding,
+       and localization. Bayesian Analysis 16.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skbayes_shard import BayesianLogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = BayesianLogisticRegression(method="svi", random_state=0).fit(X, y)
+    >>> model.predict(X[:2])
+    array([0, 0])
+    >>> model.sample_posterior(n_draws=10, random_state=0)["coef"].shape
+    (10, 3, 4)
+    """
 
     _parameter_constraints: ClassVar[dict] = {
         **BayesEstimator._parameter_constraints,
@@ -92,7 +218,32 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None):
-        """Infer the posterior of the coefficients."""
+        """Infer the posterior of the coefficients.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Features.
+        y : array-like of shape (n_samples,)
+            Class labels of any type, two classes or more.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Factors of each row's log likelihood; 2 is the same as giving the row twice, 0 as
+            leaving it out.
+
+        Returns
+        -------
+        self : BayesianLogisticRegression
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter or the data are invalid; says which and where.
+        FloatingPointError
+            If the computation leaves the finite numbers. The object is then unfitted.
+        ImportError
+            If ``method="hmc"`` and TensorFlow Probability cannot be imported.
+        """
         with self._all_or_nothing():
             self._check_engine()
             mesh = make_mesh(self.devices)
@@ -157,8 +308,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             columns, self.prior_scale, self.intercept_prior_scale, self.fit_intercept
         )
         centre = np.zeros((n_classes - 1, columns.width), np.float32)
-        data = SoftmaxData(place_blocks(mesh, rows), *replicate(mesh, (prior, centre, scale)))
         density = Softmax(mesh, n_classes, self.precision)
+        data = density.place(SoftmaxData(rows, prior, centre, scale))
         form = choose_form(n_classes - 1, columns.width)
         quick = _quick_form(*centre.shape)
         model = Model(
@@ -234,7 +385,22 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
     # ------------------------------------------------------------ predict
 
     def predict_proba(self, X, return_std=False):
-        """Return posterior mean class probabilities."""
+        """Return posterior mean class probabilities.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Features.
+        return_std : bool, default=False
+            Whether to return posterior standard deviations as well.
+
+        Returns
+        -------
+        proba : ndarray of shape (n_samples, n_classes), float32
+            Probabilities averaged over the posterior draws, never exactly 0 or 1.
+        std : ndarray of the same shape
+            Posterior standard deviation of each probability; only with ``return_std``.
+        """
         log_mean, std = self._probabilities(X)
         proba = np.exp(log_mean - _log_sum(log_mean))
         # Rounding to 0 or 1 would claim a certainty that no finite posterior has.
@@ -242,24 +408,73 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         return (proba, std) if return_std else proba
 
     def predict_log_proba(self, X):
-        """Return logarithms of the posterior mean class probabilities."""
+        """Return logarithms of the posterior mean class probabilities.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Log probabilities, averaged in log space: precise in the tails.
+        """
         log_mean, _ = self._probabilities(X)
         return log_mean - _log_sum(log_mean)
 
     def decision_function(self, X):
-        """Return scores that order classes as :meth:`predict_proba` does."""
+        """Return scores that order classes as :meth:`predict_proba` does.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            Log odds of the posterior mean probability for two classes, else its logarithm by
+            class.
+        """
         log_mean, _ = self._probabilities(X)
         if len(self.classes_) == 2:
             return log_mean[:, 1] - log_mean[:, 0]
         return log_mean - _log_sum(log_mean)
 
     def predict(self, X):
-        """Return the most probable class."""
+        """Return the most probable class.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Class labels.
+        """
         log_mean, _ = self._probabilities(X)
         return self.classes_[np.argmax(log_mean, axis=1)]
 
     def sample_predictive(self, X, n_draws=None, random_state=None):
-        """Draw labels from the posterior predictive distribution."""
+        """Draw labels from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Features.
+        n_draws : int, default=None
+            Number of posterior draws, one label of each row for each. None uses all kept.
+        random_state : int, RandomState instance or None, default=None
+            Seed.
+
+        Returns
+        -------
+        ndarray of shape (n_draws, n_samples)
+            Class labels.
+        """
         X = self._checked(X)
         rng = check_random_state(random_state)
         weights = self._weights(self._chosen_draws(n_draws, rng))

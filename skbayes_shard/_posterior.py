@@ -66,12 +66,28 @@ class Posterior:
         return next(iter(self.draws.values())).shape[:2]
 
     def flat(self, name: str) -> np.ndarray:
-        """Draws of one parameter with chains joined, shape (n_chains * n_draws, ...)."""
+        """Return draws of one parameter with chains joined.
+
+        Parameters
+        ----------
+        name : str
+            The parameter.
+
+        Returns
+        -------
+        ndarray of shape (n_chains * n_draws, ...)
+            Its draws, chain after chain.
+        """
         value = self.draws[name]
         return value.reshape(-1, *value.shape[2:])
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self, diagnose: bool = True) -> pd.DataFrame:
         """Tabulate every scalar.
+
+        Parameters
+        ----------
+        diagnose : bool, default=True
+            Whether to add the diagnostics of chains, which take longest.
 
         Returns
         -------
@@ -89,7 +105,9 @@ class Posterior:
         joined = draws.reshape(-1, draws.shape[2])
         low, high = np.quantile(joined, [0.05, 0.95], axis=0)
         table = {"mean": joined.mean(axis=0), "sd": joined.std(axis=0, ddof=1)}
-        table |= {"5%": low, "95%": high} | self._diagnosed(draws)
+        table |= {"5%": low, "95%": high}
+        if diagnose:
+            table |= self._diagnosed(draws)
         return pd.DataFrame(table, index=pd.Index(names, name="parameter"))
 
     def _diagnosed(self, draws: np.ndarray) -> dict[str, np.ndarray]:
@@ -98,13 +116,30 @@ class Posterior:
         return diagnostics(draws)
 
     def probes(self, most: int = _PROBES) -> np.ndarray:
-        """Up to ``most`` scalars spread evenly over all, shape (n_chains, n_draws, k)."""
+        """Return scalars spread evenly over all parameters.
+
+        Parameters
+        ----------
+        most : int, default=100
+            Largest number of scalars.
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, k)
+            Their draws.
+        """
         draws = np.concatenate([draws for _, draws in self._scalars()], axis=2)
         total = draws.shape[2]
         return draws[:, :, np.unique(np.linspace(0, total - 1, min(most, total)).astype(int))]
 
     def to_datatree(self) -> Any:
-        """Convert to ArviZ's DataTree (extra ``arviz``)."""
+        """Convert to ArviZ's DataTree (extra ``arviz``).
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups ``posterior`` and, where the log density is known, ``sample_stats``.
+        """
         try:
             from arviz_base import from_dict
         except ImportError as error:

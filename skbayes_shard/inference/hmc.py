@@ -33,7 +33,7 @@ except Exception as error:  # a release that does not match JAX fails with Attri
 
 _JITTER = 0.2
 # With an excellent reference a quarter turn in one step would be accepted, and mix worse.
-_LARGEST_STEP = 0.8
+_LARGEST_STEP = 0.55
 _MOST_STRETCH = 3.0
 _MOST_LEAPFROGS = 256
 _DIVERGENT = 1000.0
@@ -59,7 +59,7 @@ class Sampler:
 
     kind: str = "split"
     n_leapfrog: int | None = None
-    target_accept: float = 0.8
+    target_accept: float = 0.85
 
 
 class Draws(NamedTuple):
@@ -253,8 +253,12 @@ def _kernel(density: Any, sampler: Sampler, target: Target, tuning: Tuning) -> A
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _begin(density: Any, sampler: Sampler, target: Target, tuning: Tuning, z: jax.Array) -> Any:
-    return _kernel(density, sampler, target, tuning).bootstrap_results(z)
+def _begin(
+    density: Any, sampler: Sampler, target: Target, tuning: Tuning, z: jax.Array, key: jax.Array
+) -> Chains:
+    # Position and key pass through so that they are placed as later steps will place them:
+    # another placement would compile the sampling program once more.
+    return Chains(z, _kernel(density, sampler, target, tuning).bootstrap_results(z), key)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -295,7 +299,7 @@ def begin(
     tuning = Tuning(
         jnp.float32(tuning.step_size), jnp.float32(tuning.trajectory), jnp.int32(tuning.n_adapt)
     )
-    return Chains(z, _begin(density, sampler, target, tuning, z), key)
+    return _begin(density, sampler, target, tuning, z, key)
 
 
 def run(
@@ -371,7 +375,8 @@ def sample_split(
     """
     key_z, key_one, key_two = jax.random.split(key, 3)
     window, origin = plan.window, np.zeros(top.data.centre.shape, np.float32)
-    z = jax.random.normal(key_z, (plan.n_chains, *origin.shape), jnp.float32)
+    # The sum is placed where later positions will be.
+    z = 0 * top.data.centre + jax.random.normal(key_z, (plan.n_chains, *origin.shape), jnp.float32)
     target = Target(top.data, reference, origin)
     tuning = Tuning(_FIRST_STEP, n_adapt=window)
     chains = begin(density, sampler, target, tuning, z, key_one)

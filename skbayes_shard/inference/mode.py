@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from scipy.optimize import minimize
 
+from skbayes_shard.sharding import host
+
 _ROUNDS = 4
 _MEMORY = 20
 
@@ -52,7 +54,7 @@ def find_mode(density: Any, data: Any, gaussian: Any, max_iter: int, tol: float)
                 "the search for the posterior mode left the finite numbers; scale the columns "
                 "of X or lower prior_scale"
             )
-        step = _coloured(gaussian, result.x.reshape(shape).astype(np.float32))
+        step = host(_coloured(gaussian, result.x.reshape(shape).astype(np.float32)))
         data, value = density.recentred(step, data)
         if slope <= tol or n_iter >= max_iter:
             break

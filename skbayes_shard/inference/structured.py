@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skbayes_shard.sharding import host
+
 _HALVINGS = 8
 # Rounding of the ELBO that does not count as a fall.
 _SLACK = 1e-2
@@ -84,7 +86,8 @@ def fit_structured(
     Fit
     """
     data, form = top.data, settings.form
-    state = _State(jnp.zeros(data.centre.shape, jnp.float32), None, [])
+    # A product, so that it is placed where later means will be.
+    state = _State(0 * data.centre, None, [])
     state = state._replace(gaussian=density.gaussian(form, state.mean[None], data))
     path, converged, calm = [], False, 0
     for n_iter in range(1, settings.max_iter + 1):
@@ -105,7 +108,7 @@ def fit_structured(
         raise FloatingPointError(
             "the ELBO left the finite numbers; scale the columns of X or lower learning_rate"
         )
-    data, _ = density.recentred(state.mean, data)
+    data, _ = density.recentred(host(state.mean), data)
     return Fit(data, state.gaussian, np.asarray(path), n_iter, bool(converged))
 
 

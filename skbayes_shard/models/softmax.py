@@ -27,7 +27,7 @@ from skbayes_shard.models import softmax_curvature
 from skbayes_shard.models.columns import Columns
 from skbayes_shard.models.prior import Prior
 from skbayes_shard.models.softmax_kernel import Rows, contrasts, sharded, shift_rows, sum_rows
-from skbayes_shard.sharding import host, place_factor
+from skbayes_shard.sharding import host, place_blocks, place_factor, replicate
 
 
 class SoftmaxData(NamedTuple):
@@ -65,6 +65,11 @@ class Softmax:
         """Number of contrasts."""
         return self.n_classes - 1
 
+    def place(self, data: SoftmaxData) -> SoftmaxData:
+        """Put the data on the mesh: rows split over devices, the rest on all of them."""
+        rest = replicate(self.mesh, data._replace(rows=None))
+        return rest._replace(rows=place_blocks(self.mesh, data.rows))
+
     def value_and_grad(self, delta: jax.Array, data: SoftmaxData) -> tuple[jax.Array, jax.Array]:
         """Return log density differences (m,) and gradients for displacements (m, free, width)."""
         value, grad = self._likelihood(delta, data, None)
@@ -85,6 +90,8 @@ class Softmax:
     def recentred(self, delta: jax.Array, data: SoftmaxData) -> tuple[SoftmaxData, float]:
         """Move the centre by ``delta`` (free, width); return the log density there as well."""
         moved, by_block = _recentred(self, delta, data)
+        # Programs are compiled for placements, not for shapes alone.
+        moved = self.place(moved)
         z = np.asarray(moved.prior.whiten(moved.centre), np.float64)
         prior = -0.5 * np.sum(z**2) - self.n_free * np.sum(
             np.log(np.asarray(moved.prior.scale, np.float64)) + 0.5 * np.log(2 * np.pi)
