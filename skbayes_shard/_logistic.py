@@ -265,7 +265,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         classes, label = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"y holds a single class, {classes[0]!r}; a classifier needs two classes or more."
+                f"y holds 1 class only, {classes.tolist()[0]!r}; a classifier needs two or more."
             )
         weight = check_sample_weight(sample_weight, X, ensure_non_negative=True)
         if not np.any(weight > 0):
