@@ -57,6 +57,8 @@ class Model:
         Mini-batches on each device.
     split, join : callable
         From one array (in the coordinates of the spec) to its sample sites by name, and back.
+    padding : callable
+        From draws to the log prior density of coordinates that are there for padding only.
     spread : callable
         From the mode and variances to mean and standard deviations in the spec's coordinates.
     """
@@ -68,6 +70,7 @@ class Model:
     n_batches: int
     split: Callable[[np.ndarray], dict[str, np.ndarray]]
     join: Callable[[dict[str, np.ndarray]], np.ndarray]
+    padding: Callable[[np.ndarray], np.ndarray]
     spread: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -166,6 +169,7 @@ class BayesEstimator(BaseEstimator):
                 run = hmc.sample_leapfrog(model.density, sampler, plan, top, reference, key, tick)
         draws = run.draws
         value = draws.log_density.astype(np.float64) + run.log_density
+        value -= model.padding(run.centre + draws.delta)
         stats = {
             "step_size": float(draws.step_size.mean()),
             "accept_prob": draws.accept_prob.mean(axis=1),
@@ -197,13 +201,16 @@ class BayesEstimator(BaseEstimator):
         mean, sd = model.spread(*host((top.data.centre, quick.variance())))
         guide = svi.Guide(self.guide, self.num_particles or 1, self.batch_size is not None)
         settings = svi.Settings(
-            model.n_batches, self.max_iter or 5000, self.tol or 1e-3, self.learning_rate or 0.02
+            model.n_batches, self.max_iter or 5000, self.tol or 0.01, self.learning_rate or 0.02
         )
         with progress(self.verbose, settings.max_iter, "svi") as tick:
             fit = svi.fit_guide(
                 model.density, model.spec, guide, settings, top.data,
                 model.split(mean), model.split(sd), key_fit, tick,
             )  # fmt: skip
+        # NumPyro's ELBO has the prior whole and the likelihood less that at the mode.
+        prior = top.data.prior.log_density(host(top.data.centre))
+        fit = fit._replace(elbo=fit.elbo + top.log_density - prior)
         approximation = svi.approximation(guide, fit.params, model.split(mean), model.join)
         return self._from_gaussian(approximation, fit, key_draw, settings.max_iter)
 

@@ -20,6 +20,7 @@ from skbayes_shard._sklearn_compat import Interval, StrOptions, check_sample_wei
 from skbayes_shard.models import softmax_predictive
 from skbayes_shard.models.columns import Columns, measure
 from skbayes_shard.models.design import lay_out
+from skbayes_shard.models.prior import Prior
 from skbayes_shard.models.softmax import Softmax, SoftmaxData, make_prior, numpyro_model
 from skbayes_shard.models.softmax_curvature import choose_form
 from skbayes_shard.models.softmax_kernel import Rows, contrasts
@@ -29,6 +30,9 @@ from skbayes_shard.sharding import batch_layout, block_layout, make_mesh
 _BLOCK_ENTRIES = 2**19
 # Sparse blocks are densified one at a time for the curvature, so they may be larger.
 _SPARSE_BLOCK_ENTRIES = 2**24
+# Draws behind the standard deviations of a variational fit: at most so many, and numbers.
+_MOST_DRAWN = 4096
+_DRAWN_ENTRIES = 2**22
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
@@ -77,7 +81,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
     tol : float, default=None
         Tolerance: largest gradient at the mode in posterior standard deviations (``"hmc"``,
         0.01), Monte Carlo error of the mean in the same (``"structured"``, 0.03), rise of the
-        ELBO in 200 steps in nats for each coefficient (other guides, 0.001).
+        ELBO over a quarter of the steps in nats for each coefficient (other guides, 0.01).
     learning_rate : float, default=None
         Length of a natural gradient step (``"structured"``, 1) or Adam's rate in posterior
         standard deviations (other guides, 0.02). Not used by ``"hmc"``.
@@ -123,8 +127,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
     sampler_stats_ : dict
         For ``"hmc"``: ``step_size``, ``accept_prob`` and ``diverging`` (of each chain),
         ``n_gradients`` (of each draw), ``gradients_per_draw``, and ``log_density`` of shape
-        (n_chains, n_draws). For ``"svi"``: ``elbo`` of each iteration; that of NumPyro's
-        guides is relative to the likelihood at the mode.
+        (n_chains, n_draws). For ``"svi"``: ``elbo`` of each iteration.
 
     See Also
     --------
@@ -252,7 +255,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             columns = measure(X, centre=self.fit_intercept and not sp.issparse(X))
             model, data = self._lay_out(mesh, X, label, weight, columns, rng)
             inference = self._infer(model, data, rng)
-            self._publish(inference, columns, rng)
+            self._publish(inference, columns, data.prior, rng)
         return self
 
     def _encode(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -289,12 +292,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             entries = _SPARSE_BLOCK_ENTRIES if sp.issparse(X) else _BLOCK_ENTRIES
             most = 2 ** int(np.log2(max(entries // columns.width, 64)))
             layout, n_batches = block_layout(n_rows, mesh.size, min(most, 4096)), 1
-            scale = np.ones(1, np.float32)
         else:
             layout = batch_layout(n_rows, mesh.size, self.batch_size, rng)
             n_batches = layout.shape[0] // mesh.size
-            seen = layout.mask.reshape(mesh.size, n_batches, -1).sum(axis=(0, 2))
-            scale = (n_rows / seen).astype(np.float32)
         uniform = np.full(
             (layout.shape[0], n_classes, layout.shape[1]), -np.log(n_classes), np.float32
         )
@@ -309,7 +309,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         )
         centre = np.zeros((n_classes - 1, columns.width), np.float32)
         density = Softmax(mesh, n_classes, self.precision)
-        data = density.place(SoftmaxData(rows, prior, centre, scale))
+        data = density.place(SoftmaxData(rows, prior, centre, np.float32(n_batches)))
         form = choose_form(n_classes - 1, columns.width)
         quick = _quick_form(*centre.shape)
         model = Model(
@@ -320,31 +320,57 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             n_batches,
             _split,
             _join,
+            partial(_padding, columns, self.fit_intercept),
             partial(_spread, n_classes),
         )
         return model, data
 
-    def _publish(self, inference: Inference, columns: Columns, rng: np.random.RandomState) -> None:
-        self._columns = columns
+    def _publish(
+        self,
+        inference: Inference,
+        columns: Columns,
+        prior: Prior,
+        rng: np.random.RandomState,
+    ) -> None:
+        self._columns, draws = columns, inference.draws
         self._approximation = inference.approximation
-        coef, intercept = self._coefficients(inference.draws, rng)
+        coef, intercept = self._coefficients(draws, rng)
+        log_density = inference.log_density
+        if log_density is not None:
+            # Of all that is published: what was not sampled adds its prior.
+            sampled = prior.log_density(draws) - _padding(columns, self.fit_intercept, draws)
+            log_density = log_density - sampled + self._log_prior(coef, intercept)
         names = getattr(self, "feature_names_in_", None)
         names = [f"x{j}" for j in range(columns.n_columns)] if names is None else list(names)
         rows = list(self.classes_[1:] if len(self.classes_) == 2 else self.classes_)
-        draws, labels = {"coef": coef}, {"coef": [rows, names]}
+        named, labels = {"coef": coef}, {"coef": [rows, names]}
         if self.fit_intercept:
-            draws["intercept"], labels["intercept"] = intercept, [rows]
+            named["intercept"], labels["intercept"] = intercept, [rows]
         independent = inference.approximation is not None
-        self.posterior_ = Posterior(draws, labels, inference.log_density, independent)
+        self.posterior_ = Posterior(named, labels, log_density, independent)
         self.sampler_stats_ = inference.stats
         self.n_iter_ = inference.n_iter
+        if independent:
+            mean = self._coefficients(inference.approximation[0][None, None], None)
+            coef, intercept = self._many_draws(rng)
+        else:
+            mean = coef, intercept
+        self.coef_ = mean[0].mean(axis=(0, 1), dtype=np.float64).astype(coef.dtype)
+        self.intercept_ = mean[1].mean(axis=(0, 1))
         self.coef_std_ = coef.std(axis=(0, 1), ddof=1)
         self.intercept_std_ = intercept.std(axis=(0, 1), ddof=1)
-        if independent:
-            # A Gaussian's mean is known, where its draws would add Monte Carlo noise.
-            coef, intercept = self._coefficients(inference.approximation[0][None, None], None)
-        self.coef_ = coef.mean(axis=(0, 1), dtype=np.float64).astype(coef.dtype)
-        self.intercept_ = intercept.mean(axis=(0, 1))
+
+    def _log_prior(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        value = _log_normal(coef, self.prior_scale)
+        if self.fit_intercept:
+            value += _log_normal(intercept[..., None], self.intercept_prior_scale)
+        return value
+
+    def _many_draws(self, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients from as many fresh draws of a Gaussian as make precise deviations."""
+        n = int(np.clip(_DRAWN_ENTRIES // self._approximation[0].size, self.n_draws, _MOST_DRAWN))
+        key = jax.random.PRNGKey(rng.randint(2**31 - 1))
+        return self._coefficients(draw(self._approximation, key, n)[None], rng)
 
     def _coefficients(
         self, beta: np.ndarray, rng: np.random.RandomState | None
@@ -549,6 +575,21 @@ def _split(array: np.ndarray) -> dict[str, np.ndarray]:
 
 def _join(sites: dict[str, np.ndarray]) -> np.ndarray:
     return np.concatenate([sites["intercept"][:, None], sites["coef"]], axis=1)
+
+
+def _padding(columns: Columns, intercept: bool, beta: np.ndarray) -> np.ndarray:
+    """Log density of draws (..., free, width) in padded columns, whose prior is standard normal."""
+    padded = beta[..., 1 + len(columns.used) :]
+    if not intercept:
+        padded = np.concatenate([padded, beta[..., :1]], axis=-1)
+    return _log_normal(padded, 1.0)
+
+
+def _log_normal(values: np.ndarray, scale: float) -> np.ndarray:
+    """Log density of the last two axes as independent Normals."""
+    squares = np.sum((values / scale) ** 2, axis=(-2, -1), dtype=np.float64)
+    n = values.shape[-2] * values.shape[-1]
+    return -0.5 * squares - n * (np.log(scale) + 0.5 * np.log(2 * np.pi))
 
 
 def _spread(

@@ -9,6 +9,14 @@ from scipy.linalg import lapack
 _MOST_IN_FLOAT64 = 2048
 
 
+def inverse_root(precision: np.ndarray) -> np.ndarray:
+    """Return standard deviations of independent coordinates, in float32."""
+    precision = np.asarray(precision, np.float64)
+    if not np.all((precision > 0) & np.isfinite(precision)):
+        raise FloatingPointError("the posterior precision is not positive and finite")
+    return (1 / np.sqrt(precision)).astype(np.float32)
+
+
 def inverse_factor(precision: np.ndarray) -> np.ndarray:
     """Return the upper triangular ``A`` with ``A A' = inv(precision)``, in float32."""
     dtype = np.float64 if len(precision) <= _MOST_IN_FLOAT64 else np.float32
@@ -25,9 +33,9 @@ def inverse_factor(precision: np.ndarray) -> np.ndarray:
 
 def _cholesky(unit: np.ndarray) -> np.ndarray:
     (factor,) = lapack.get_lapack_funcs(("potrf",), (unit,))
-    eps = np.finfo(unit.dtype).eps
-    for jitter in (0.0, 10 * eps, 1e3 * eps, 1e5 * eps):
-        # Rounding can leave a tiny negative eigenvalue; a ridge of that size restores it.
+    # Entries are sums made in float32: rounding can leave small negative eigenvalues, and a
+    # ridge of their size mends them.
+    for jitter in (0.0, 1e-6, 1e-5, 1e-4, 1e-3):
         trial = unit + jitter * np.eye(len(unit), dtype=unit.dtype) if jitter else unit
         lower, info = factor(trial, lower=1, clean=1)
         if info == 0:

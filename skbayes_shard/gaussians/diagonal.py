@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skbayes_shard.gaussians._cholesky import inverse_root
+
 
 class DiagonalGaussian(NamedTuple):
     """Independent coordinates with standard deviations ``scale``, shape ``(n_free, n_columns)``."""
@@ -17,7 +19,7 @@ class DiagonalGaussian(NamedTuple):
     @classmethod
     def from_precision(cls, precision: np.ndarray) -> DiagonalGaussian:
         """Build from precisions, one for each coordinate."""
-        return cls(np.float32(1) / np.sqrt(precision, dtype=np.float32))
+        return cls(inverse_root(precision))
 
     def colour(self, z: jax.Array) -> jax.Array:
         """Turn standard normal coordinates into draws."""

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skbayes_shard.gaussians._cholesky import inverse_root
+
 
 class KroneckerGaussian(NamedTuple):
     """``x = R (scale * z) Q'``: eigenvectors of columns and classes, exact scales in that basis.
@@ -25,7 +27,7 @@ class KroneckerGaussian(NamedTuple):
         cls, precision: np.ndarray, basis: np.ndarray, rotation: np.ndarray
     ) -> KroneckerGaussian:
         """Build from the diagonal precision ``(n_free, n_columns)`` in the bases Q and R."""
-        return cls(basis, rotation, np.float32(1) / np.sqrt(precision, dtype=np.float32))
+        return cls(basis, rotation, inverse_root(precision))
 
     def colour(self, z: jax.Array) -> jax.Array:
         """Turn standard normal coordinates into draws."""
@@ -41,7 +43,9 @@ class KroneckerGaussian(NamedTuple):
 
     def variance(self) -> jax.Array:
         """Marginal variances, shape ``(n_free, n_columns)``."""
-        return self.rotation**2 @ self.scale**2 @ (self.basis**2).T
+        return jnp.einsum(
+            "ac,cd,pd->ap", self.rotation**2, self.scale**2, self.basis**2, precision=_HIGH
+        )
 
     def log_det(self) -> jax.Array:
         """Log determinant of ``A``."""

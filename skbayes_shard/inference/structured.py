@@ -17,7 +17,9 @@ _HALVINGS = 8
 _SLACK = 1e-2
 # Root mean square step, in posterior standard deviations, at which averaging begins.
 _CALM = 0.5
-_LEAST_CALM = 4
+# Calm iterations with half steps and fresh curvatures, before steps shrink; and least after.
+_SETTLING = 6
+_LEAST_SETTLED = 3
 # Iterations whose draws the curvature is averaged over, before and after.
 _POOL = 2
 _CALM_POOL = 4
@@ -65,9 +67,10 @@ def fit_structured(
     At the optimum the mean gradient of the log density under ``q`` is zero and the precision
     of ``q`` is its mean curvature (Opper and Archambeau, 2009). Iterations are Newton steps of
     the mean under that precision. Both averages are taken over antithetic draws, fresh in each
-    iteration. The search first climbs, halving steps that lower the ELBO; once steps are small
-    it is *calm* and averages: steps shrink like 1 / n, curvatures are pooled over iterations
-    (anew at every doubling), and the noise of the draws averages out. The first Gaussian has
+    iteration. The search first climbs, halving steps that lower the ELBO. Once steps are small it
+    settles, with half steps and the curvature averaged over the draws of a few iterations. Then
+    it averages: steps shrink like 1 / n, the curvature is renewed at every doubling, and the
+    noise of the draws averages out. The first Gaussian has
     the curvature at the mode, which is Laplace's approximation.
 
     Parameters
@@ -92,16 +95,16 @@ def fit_structured(
     path, converged, calm = [], False, 0
     for n_iter in range(1, settings.max_iter + 1):
         z = _antithetic(jax.random.fold_in(key, n_iter), settings.n_particles, data.centre.shape)
-        rate = settings.learning_rate / (calm + 1)
+        settled = max(calm - _SETTLING, 0)
+        rate = settings.learning_rate / (settled + (2 if calm else 1))
         mean, noise, elbo, full = _climb(density, data, state.gaussian, state.mean, z, rate)
         path.append(elbo + top.log_density)
         tick(1)
-        # Calm: nothing was halved, and the step is what noise in the mean gradient explains.
         calm = calm + 1 if full and (calm or noise < _CALM) else 0
         state = state._replace(mean=mean)
-        if not calm or calm & (calm - 1) == 0:
+        if settled & (settled - 1) == 0 or not calm:
             state = _refreshed(density, form, data, state, z, calm)
-        converged = calm >= _LEAST_CALM and noise / np.sqrt(calm) < settings.tol
+        converged = settled >= _LEAST_SETTLED and noise / np.sqrt(settled) < settings.tol
         if converged or not np.isfinite(elbo):
             break
     if not np.all(np.isfinite(path)):
@@ -165,7 +168,10 @@ def _elbo(density: Any, data: Any, gaussian: Any, mean: jax.Array, z: jax.Array)
     grad = jnp.mean(grad, axis=0)[None]
     step = gaussian.colour(gaussian.colour_transposed(grad))[0]
     sd = jnp.sqrt(gaussian.variance()).reshape(mean.shape)
-    return jnp.mean(value) + entropy, step, jnp.sqrt(jnp.mean((step / sd) ** 2))
+    # The root mean square of normal numbers, whatever many zeros stand beside them.
+    square = (step / sd) ** 2
+    size = jnp.sqrt(jnp.sum(square**2) / (3 * jnp.sum(square)))
+    return jnp.mean(value) + entropy, step, size
 
 
 @jax.jit

@@ -19,6 +19,9 @@ from skbayes_shard.gaussians import DiagonalGaussian, LowRankGaussian
 from skbayes_shard.sharding import host
 
 _AT_ONCE = 200
+_LEAST_STEPS = 1000
+# So many coordinates at least: the noise of the ELBO of a few would never be below tol.
+_FEWEST = 10
 # The learning rate falls tenfold over max_iter steps: Adam's noise is proportional to it.
 _FINAL_RATE = 0.1
 
@@ -60,8 +63,9 @@ class Settings(NamedTuple):
         Blocks of rows on each device, visited in an order drawn anew each epoch.
     max_iter : int
     tol : float
-        Converged when the mean ELBO of a dispatch of 200 steps rises by less than this, in
-        nats for each coordinate, or by less than twice its standard error.
+        Converged when the mean ELBO of the last quarter of all steps is above that of the
+        quarter before by less than this, a standard error included, in nats for each
+        coordinate.
     learning_rate : float
         Adam's, in the units given for each site.
     """
@@ -121,17 +125,20 @@ def fit_guide(
             raise FloatingPointError(
                 "the ELBO left the finite numbers; lower learning_rate or scale the columns of X"
             )
-        converged = _settled(losses, settings.tol * n_coordinates)
+        converged = _settled(losses, settings.tol * max(n_coordinates, _FEWEST))
     params = host(_params(density, spec, guide, data, start, units, rates, state))
     return GuideFit(params, -np.concatenate(losses), n_iter, converged)
 
 
 def _settled(losses: list[np.ndarray], tol: float) -> bool:
-    if len(losses) < 2 or len(losses[-1]) < _AT_ONCE:
+    """Whether the last quarter of all steps is no better than the quarter before it."""
+    done = np.concatenate(losses)
+    if len(done) < _LEAST_STEPS:
         return False
-    before, now = losses[-2], losses[-1]
-    error = np.sqrt((np.var(before) + np.var(now)) / _AT_ONCE)
-    return bool(np.mean(before) - np.mean(now) < max(tol, 2 * error))
+    quarter = len(done) // 4
+    before, now = done[-2 * quarter : -quarter], done[-quarter:]
+    error = np.sqrt((np.var(before) + np.var(now)) / quarter)
+    return bool(np.mean(before) - np.mean(now) + error < tol)
 
 
 def approximation(

@@ -46,8 +46,8 @@ def measure(X: Any, centre: bool) -> Columns:
     a column that does not vary gets scale 1 when centred.
     """
     if sp.issparse(X):
-        squares = X.multiply(X).mean(axis=0)
-        root = np.sqrt(np.asarray(squares, dtype=np.float64)).ravel()
+        values = X.astype(np.float64)
+        root = np.sqrt(np.asarray(values.multiply(values).mean(axis=0))).ravel()
         used = np.flatnonzero(root > 0)
         return Columns(X.shape[1], used, np.zeros(len(used)), root[used])
     mean = np.zeros(X.shape[1])

@@ -33,7 +33,8 @@ from skbayes_shard.sharding import host, place_blocks, place_factor, replicate
 class SoftmaxData(NamedTuple):
     """The data of one fit, as they travel into compiled programs.
 
-    ``batch_scale`` (one for each mini-batch) is what a batch's log likelihood is multiplied by.
+    ``batch_scale`` is what a mini-batch's log likelihood is multiplied by: the number of batches,
+    so that batches of unequal length average to all rows exactly.
     """
 
     rows: Rows
@@ -92,10 +93,7 @@ class Softmax:
         moved, by_block = _recentred(self, delta, data)
         # Programs are compiled for placements, not for shapes alone.
         moved = self.place(moved)
-        z = np.asarray(moved.prior.whiten(moved.centre), np.float64)
-        prior = -0.5 * np.sum(z**2) - self.n_free * np.sum(
-            np.log(np.asarray(moved.prior.scale, np.float64)) + 0.5 * np.log(2 * np.pi)
-        )
+        prior = moved.prior.log_density(host(moved.centre))
         return moved, float(np.sum(host(by_block), dtype=np.float64) + prior)
 
     def gaussian(self, form: str, points: jax.Array, data: SoftmaxData) -> Any:
@@ -106,7 +104,7 @@ class Softmax:
         self, delta: jax.Array, data: SoftmaxData, batch: Any
     ) -> tuple[jax.Array, jax.Array]:
         value, grad = sharded(self, partial(sum_rows, self))(delta, data.rows, batch)
-        scale = 1.0 if batch is None else data.batch_scale[batch]
+        scale = 1.0 if batch is None else data.batch_scale
         return scale * value, scale * grad
 
 
@@ -155,7 +153,7 @@ def numpyro_model(model: Softmax, data: SoftmaxData, batch: Any = None) -> None:
     prior = data.prior
     with numpyro.plate("class", n_rows_of_coef, dim=-1):
         coef = numpyro.sample("coef", dist.Normal(0.0, prior.scale[1:]).to_event(1))
-        mean = coef @ prior.lean[1:]
+        mean = jnp.dot(coef, prior.lean[1:], precision=jax.lax.Precision.HIGHEST)
         intercept = numpyro.sample("intercept", dist.Normal(mean, prior.scale[0]))
     beta = to_contrasts(model, jnp.concatenate([intercept[:, None], coef], axis=1))
     delta = (beta - data.centre)[None]
@@ -166,7 +164,11 @@ def to_contrasts(model: Softmax, full: jax.Array) -> jax.Array:
     """Project rows for each class on the contrasts; two classes have their one row already."""
     if model.n_classes == 2:
         return full
-    return jnp.dot(jnp.asarray(contrasts(model.n_classes).T, jnp.float32), full)
+    return jnp.dot(
+        jnp.asarray(contrasts(model.n_classes).T, jnp.float32),
+        full,
+        precision=jax.lax.Precision.HIGHEST,
+    )
 
 
 def make_prior(

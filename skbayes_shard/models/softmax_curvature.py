@@ -87,29 +87,53 @@ def _class_directions(model: Any, points: Any, data: Any) -> np.ndarray:
     return rotation.astype(np.float32)
 
 
-def _class_weights(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
-    """Return weighted ``diag p - p p'`` in contrasts, averaged over points: (free, free, rows)."""
+def _averaged(model: Any, points: jax.Array, rows: Rows, of: Any) -> jax.Array:
+    """Average ``of(p)`` over points, ``p`` the class probabilities (classes, rows) of a block."""
     to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
 
-    def one(total: Any, point: jax.Array) -> Any:
+    def one(total: jax.Array, point: jax.Array) -> Any:
         change = rows.design.logits(jnp.dot(to_logits, point, precision=_HIGH), "float32")
         _, p = log_sum_and_p((rows.log_centre + change)[None])
-        mean = jnp.einsum("kb,kc->cb", p[0], to_logits)
-        return (total[0] + p[0], total[1] + mean[:, None] * mean), None
+        return total + of(p[0]), None
 
-    shape = (model.n_free, model.n_free, rows.weight.shape[-1])
-    zero = (jnp.zeros_like(rows.log_centre), jnp.zeros(shape, jnp.float32) * rows.weight)
-    (p, squares), _ = jax.lax.scan(one, zero, points)
-    spread = jnp.einsum("kb,ka,kc->acb", p, to_logits, to_logits)
-    return (spread - squares) * (rows.weight / points.shape[0])
+    # Nothing times an average: zeros of its shape, varying over devices as it does.
+    zero = 0 * of(jnp.exp(rows.log_centre))
+    return jax.lax.scan(one, zero, points)[0] / points.shape[0]
+
+
+def _deviations(p: jax.Array, basis: jax.Array) -> jax.Array:
+    """Each class's coordinates in ``basis`` (classes, m) less their mean: (classes, m, rows).
+
+    Curvatures are sums of squares of these. The shorter ``diag p - p p'`` would cancel in float32
+    and lose its sign where a class is nearly certain.
+    """
+    mean = jnp.einsum("kb,km->mb", p, basis, precision=_HIGH)
+    return basis[:, :, None] - mean
+
+
+def _pair_weights(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
+    """Weights of each pair of contrasts: (pairs, rows)."""
+    to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
+    first, second = np.triu_indices(model.n_free)
+
+    def of(p: jax.Array) -> jax.Array:
+        apart = _deviations(p, to_logits)
+        return jnp.sum(p[:, None] * apart[:, first] * apart[:, second], axis=0)
+
+    return _averaged(model, points, rows, of) * rows.weight
 
 
 def _direction_weights(model: Any, points: Any, rotation: Any, rows: Rows) -> jax.Array:
     """Weights along each class direction (free, rows), or their mean (1, rows) without any."""
-    weight = _class_weights(model, points, rows)
-    if rotation is None:
-        return jnp.trace(weight)[None] / model.n_free
-    return jnp.einsum("ad,acb,cd->db", rotation, weight, rotation)
+    basis = jnp.asarray(contrasts(model.n_classes), jnp.float32)
+    if rotation is not None:
+        basis = jnp.dot(basis, rotation, precision=_HIGH)
+
+    def of(p: jax.Array) -> jax.Array:
+        along = jnp.sum(p[:, None] * _deviations(p, basis) ** 2, axis=0)
+        return along if rotation is not None else jnp.mean(along, axis=0, keepdims=True)
+
+    return _averaged(model, points, rows, of) * rows.weight
 
 
 def _grams(weights: jax.Array, rows: Rows) -> jax.Array:
@@ -131,10 +155,8 @@ def _grams(weights: jax.Array, rows: Rows) -> jax.Array:
 
 @partial(jax.jit, static_argnums=0)
 def _pairs(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
-    upper = np.triu_indices(model.n_free)
-
     def body(points: jax.Array, rows: Rows, _: None) -> jax.Array:
-        weights = jax.lax.map(lambda r: _class_weights(model, points, r)[upper], rows)
+        weights = jax.lax.map(partial(_pair_weights, model, points), rows)
         return _grams(weights, rows)
 
     return sharded(model, body)(points, rows, None)
@@ -151,9 +173,19 @@ def _blocks(model: Any, points: jax.Array, rows: Rows, rotation: Any) -> jax.Arr
 
 @partial(jax.jit, static_argnums=0)
 def _mean_class_weight(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
+    to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
+
     def body(points: jax.Array, rows: Rows, _: None) -> jax.Array:
-        sums = jax.lax.map(lambda r: jnp.sum(_class_weights(model, points, r), axis=-1), rows)
-        return jax.lax.psum(jnp.sum(sums, axis=0), AXIS)
+        def block(r: Rows) -> jax.Array:
+            def of(p: jax.Array) -> jax.Array:
+                weighted = p * r.weight
+                crossed = jnp.dot(weighted, p.T, precision=_HIGH)
+                return jnp.diag(jnp.sum(weighted, axis=1)) - crossed
+
+            return _averaged(model, points, r, of)
+
+        total = jax.lax.psum(jnp.sum(jax.lax.map(block, rows), axis=0), AXIS)
+        return jnp.einsum("kl,ka,lc->ac", total, to_logits, to_logits, precision=_HIGH)
 
     return sharded(model, body)(points, rows, None)
 

@@ -15,6 +15,9 @@ from jax.sharding import PartitionSpec
 
 from skbayes_shard.sharding import AXIS
 
+# Products of coefficients and contrasts are small; on GPUs the default would round them.
+_HIGH = jax.lax.Precision.HIGHEST
+
 
 class Rows(NamedTuple):
     """What is split over devices, in blocks: design, labels, weights, log p at the centre."""
@@ -60,12 +63,16 @@ def sum_rows(model: Any, delta: jax.Array, rows: Rows, batch: Any) -> Any:
     """Log likelihood difference and gradient, summed over blocks and devices: one all-reduce."""
     n = delta.shape[0]
     to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
-    weights = jnp.einsum("scp,kc->skp", delta, to_logits).reshape(-1, delta.shape[-1])
+    weights = jnp.einsum("scp,kc->skp", delta, to_logits, precision=_HIGH).reshape(
+        -1, delta.shape[-1]
+    )
 
     def block(total: Any, rows: Rows) -> Any:
         change = rows.design.logits(weights, model.precision).reshape(n, model.n_classes, -1)
         value, residual = _row_terms(change, rows)
-        residual = jnp.einsum("skb,kc->scb", residual, to_logits).reshape(n * model.n_free, -1)
+        residual = jnp.einsum("skb,kc->scb", residual, to_logits, precision=_HIGH).reshape(
+            n * model.n_free, -1
+        )
         grad = rows.design.pullback(residual, model.precision)
         return (total[0] + value, total[1] + grad), None
 
@@ -101,7 +108,7 @@ def _one_hot(label: jax.Array, n_classes: int) -> jax.Array:
 
 def shift_rows(model: Any, delta: jax.Array, rows: Rows, _: None) -> Any:
     """Return log probabilities at a new centre, and the log likelihood of each block there."""
-    weights = jnp.dot(jnp.asarray(contrasts(model.n_classes), jnp.float32), delta)
+    weights = jnp.dot(jnp.asarray(contrasts(model.n_classes), jnp.float32), delta, precision=_HIGH)
 
     def block(rows: Rows) -> tuple[jax.Array, jax.Array]:
         logits = rows.log_centre + rows.design.logits(weights, "float32")

@@ -55,7 +55,8 @@ def _chosen(devices: Any, present: list[Any]) -> list[Any]:
                 "first use of JAX."
             )
         return present[: int(devices)]
-    if isinstance(devices, str | bytes | bool) or not isinstance(devices, Sequence | np.ndarray):
+    listed = isinstance(devices, Sequence) or np.ndim(devices) > 0
+    if isinstance(devices, str | bytes | bool) or not listed:
         raise ValueError(f"devices must be None, an integer or a list of devices; got {devices!r}.")
     return _listed(list(devices), present)
 
@@ -63,7 +64,8 @@ def _chosen(devices: Any, present: list[Any]) -> list[Any]:
 def _listed(devices: list[Any], present: list[Any]) -> list[Any]:
     found = []
     for device in devices:
-        if isinstance(device, Integral) and 0 <= device < len(present):
+        named = isinstance(device, Integral) and not isinstance(device, bool)
+        if named and 0 <= device < len(present):
             device = present[int(device)]
         if not isinstance(device, jax.Device):
             raise ValueError(
