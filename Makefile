@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # A script of benchmarks/ alone: make bench BENCHMARKS=benchmarks.NAME
-BENCHMARKS ?= $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+BENCHMARKS ?= $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out benchmarks/_% benchmarks/common.py,$(wildcard benchmarks/*.py)))
 
 EXTRAS := test,plot,arviz,progress,bench,docs
 RUN := $(VENV)/bin/python

@@ -22,7 +22,8 @@ from skbayes_shard.models.columns import Columns, measure
 from skbayes_shard.models.design import lay_out
 from skbayes_shard.models.prior import Prior
 from skbayes_shard.models.softmax import Softmax, SoftmaxData, make_prior, numpyro_model
-from skbayes_shard.models.softmax_curvature import choose_form
+from skbayes_shard.models.softmax_coordinates import join, log_normal, padding, split, spread
+from skbayes_shard.models.softmax_curvature import choose_form, choose_quick_form
 from skbayes_shard.models.softmax_kernel import Rows, contrasts
 from skbayes_shard.sharding import batch_layout, block_layout, make_mesh
 
@@ -311,17 +312,17 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         density = Softmax(mesh, n_classes, self.precision)
         data = density.place(SoftmaxData(rows, prior, centre, np.float32(n_batches)))
         form = choose_form(n_classes - 1, columns.width)
-        quick = _quick_form(*centre.shape)
+        quick = choose_quick_form(*centre.shape)
         model = Model(
             density,
             numpyro_model,
             form,
             quick,
             n_batches,
-            _split,
-            _join,
-            partial(_padding, columns, self.fit_intercept),
-            partial(_spread, n_classes),
+            split,
+            join,
+            partial(padding, columns, self.fit_intercept),
+            partial(spread, n_classes),
         )
         return model, data
 
@@ -338,7 +339,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         log_density = inference.log_density
         if log_density is not None:
             # Of all that is published: what was not sampled adds its prior.
-            sampled = prior.log_density(draws) - _padding(columns, self.fit_intercept, draws)
+            sampled = prior.log_density(draws) - padding(columns, self.fit_intercept, draws)
             log_density = log_density - sampled + self._log_prior(coef, intercept)
         names = getattr(self, "feature_names_in_", None)
         names = [f"x{j}" for j in range(columns.n_columns)] if names is None else list(names)
@@ -361,9 +362,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         self.intercept_std_ = intercept.std(axis=(0, 1), ddof=1)
 
     def _log_prior(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        value = _log_normal(coef, self.prior_scale)
+        value = log_normal(coef, self.prior_scale)
         if self.fit_intercept:
-            value += _log_normal(intercept[..., None], self.intercept_prior_scale)
+            value += log_normal(intercept[..., None], self.intercept_prior_scale)
         return value
 
     def _many_draws(self, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
@@ -560,43 +561,3 @@ def _require_float32(X: Any) -> None:
 
 def _log_sum(log_p: np.ndarray) -> np.ndarray:
     return np.logaddexp.reduce(log_p, axis=1, keepdims=True)
-
-
-def _quick_form(n_free: int, width: int) -> str:
-    """Form of the Gaussian that preconditions the climb: cheap to factor."""
-    if n_free * width <= 1024:
-        return "dense"
-    return "kronecker" if width <= 2048 else "diagonal"
-
-
-def _split(array: np.ndarray) -> dict[str, np.ndarray]:
-    return {"coef": array[:, 1:], "intercept": array[:, 0]}
-
-
-def _join(sites: dict[str, np.ndarray]) -> np.ndarray:
-    return np.concatenate([sites["intercept"][:, None], sites["coef"]], axis=1)
-
-
-def _padding(columns: Columns, intercept: bool, beta: np.ndarray) -> np.ndarray:
-    """Log density of draws (..., free, width) in padded columns, whose prior is standard normal."""
-    padded = beta[..., 1 + len(columns.used) :]
-    if not intercept:
-        padded = np.concatenate([padded, beta[..., :1]], axis=-1)
-    return _log_normal(padded, 1.0)
-
-
-def _log_normal(values: np.ndarray, scale: float) -> np.ndarray:
-    """Log density of the last two axes as independent Normals."""
-    squares = np.sum((values / scale) ** 2, axis=(-2, -1), dtype=np.float64)
-    n = values.shape[-2] * values.shape[-1]
-    return -0.5 * squares - n * (np.log(scale) + 0.5 * np.log(2 * np.pi))
-
-
-def _spread(
-    n_classes: int, mode: np.ndarray, variance: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviations of the rows of each class, from those of contrasts."""
-    if n_classes == 2:
-        return mode, np.sqrt(variance)
-    to_logits = contrasts(n_classes).astype(np.float32)
-    return to_logits @ mode, np.sqrt(to_logits**2 @ variance)

@@ -46,7 +46,10 @@ class Guide:
 
 
 class GuideFit(NamedTuple):
-    """Fitted guide parameters by NumPyro's names, the ELBO of each step, and convergence."""
+    """Fitted guide parameters by NumPyro's names, the ELBO of each step, and convergence.
+
+    The ELBO has the prior whole and the log likelihood less that at the centre of the data.
+    """
 
     params: dict[str, np.ndarray]
     elbo: np.ndarray
@@ -64,8 +67,8 @@ class Settings(NamedTuple):
     max_iter : int
     tol : float
         Converged when the mean ELBO of the last quarter of all steps is above that of the
-        quarter before by less than this, a standard error included, in nats for each
-        coordinate.
+        quarter before by less than this (or below it), a standard error included, in nats
+        for each coordinate.
     learning_rate : float
         Adam's, in the units given for each site.
     """
@@ -138,7 +141,7 @@ def _settled(losses: list[np.ndarray], tol: float) -> bool:
     quarter = len(done) // 4
     before, now = done[-2 * quarter : -quarter], done[-quarter:]
     error = np.sqrt((np.var(before) + np.var(now)) / quarter)
-    return bool(np.mean(before) - np.mean(now) + error < tol)
+    return bool(abs(np.mean(before) - np.mean(now)) + error < tol)
 
 
 def approximation(

@@ -27,6 +27,8 @@ from skbayes_shard.models.softmax_kernel import Rows, contrasts, log_sum_and_p, 
 from skbayes_shard.sharding import AXIS, host
 
 _MOST_DENSE = 8192
+_MOST_QUICK_DENSE = 1024
+_MOST_QUICK_WIDTH = 2048
 _MOST_BLOCK_ENTRIES = 2**27
 _HIGH = jax.lax.Precision.HIGHEST
 
@@ -38,6 +40,13 @@ def choose_form(n_free: int, width: int) -> str:
     if width <= _MOST_DENSE and n_free * width**2 <= _MOST_BLOCK_ENTRIES:
         return "blocks"
     return "kronecker" if width <= _MOST_DENSE else "diagonal"
+
+
+def choose_quick_form(n_free: int, width: int) -> str:
+    """Form of the Gaussian that preconditions the climb: cheap to factor."""
+    if n_free * width <= _MOST_QUICK_DENSE:
+        return "dense"
+    return "kronecker" if width <= _MOST_QUICK_WIDTH else "diagonal"
 
 
 def gaussian_at(model: Any, form: str, points: jax.Array, data: Any) -> Any:

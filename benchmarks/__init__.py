@@ -1,0 +1,1 @@
+"""Measurements. Each script runs as ``python -m benchmarks.NAME``; see ``--help`` of each."""
