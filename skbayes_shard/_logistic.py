@@ -15,8 +15,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skbayes_shard._base import BayesEstimator, Inference, Model, draw
-from skbayes_shard._posterior import Posterior
-from skbayes_shard._sklearn_compat import Interval, StrOptions, check_sample_weight, fit_context
+from skbayes_shard._posterior import Posterior, deviation
+from skbayes_shard._sklearn_compat import Interval, StrOptions, check_sample_weight
 from skbayes_shard.models import softmax_predictive
 from skbayes_shard.models.columns import Columns, measure
 from skbayes_shard.models.design import lay_out
@@ -31,10 +31,13 @@ from skbayes_shard.sharding import batch_layout, block_layout, make_mesh
 _BLOCK_ENTRIES = 2**19
 # Sparse blocks are densified one at a time for the curvature, so they may be larger.
 _SPARSE_BLOCK_ENTRIES = 2**24
+# Multiplications in one gradient over all particles.
+_PARTICLE_WORK = 2**29
 # Draws behind the standard deviations of a variational fit: at most so many, and numbers.
 _MOST_DRAWN = 4096
 _DRAWN_ENTRIES = 2**22
-_POSITIVE = Interval(Real, 0, None, closed="neither")
+# Squares of scales, and their inverses, must fit in float32.
+_POSITIVE = Interval(Real, 1e-15, 1e15, closed="both")
 
 
 class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
@@ -87,8 +90,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         Length of a natural gradient step (``"structured"``, 1) or Adam's rate in posterior
         standard deviations (other guides, 0.02). Not used by ``"hmc"``.
     num_particles : int, default=None
-        Draws in each estimate of the ELBO: ``"structured"`` takes 256, or 64 beyond 2,000
-        coefficients; other guides 1, and more turn the ELBO into ``RenyiELBO``. Not used by
+        Draws in each estimate of the ELBO: ``"structured"`` takes as many as are
+        cheap on the data, from 64 to 2,048; other guides 1, and more turn the ELBO into ``RenyiELBO``. Not used by
         ``"hmc"``.
     batch_size : int, default=None
         Rows of a mini-batch, for the guides ``"mean_field"`` and ``"low_rank"``. None uses all.
@@ -220,7 +223,6 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
 
     # ------------------------------------------------------------ fit
 
-    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None):
         """Infer the posterior of the coefficients.
 
@@ -249,6 +251,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             If ``method="hmc"`` and TensorFlow Probability cannot be imported.
         """
         with self._all_or_nothing():
+            self._validate_params()
             self._check_engine()
             mesh = make_mesh(self.devices)
             X, label, weight = self._encode(X, y, sample_weight)
@@ -272,6 +275,10 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
                 f"y holds 1 class only, {classes.tolist()[0]!r}; a classifier needs two or more."
             )
         weight = check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        if np.max(weight) > np.finfo(np.float32).max:
+            raise ValueError(
+                f"sample_weight holds {np.max(weight):.3g}, too large for dtype('float32')."
+            )
         if not np.any(weight > 0):
             raise ValueError("sample_weight is zero for every row; at least one must be positive.")
         if self.class_weight is not None:
@@ -319,6 +326,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             form,
             quick,
             n_batches,
+            int(np.clip(_PARTICLE_WORK // (n_rows * columns.width * n_classes), 64, 2048)),
             split,
             join,
             partial(padding, columns, self.fit_intercept),
@@ -358,8 +366,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             mean = coef, intercept
         self.coef_ = mean[0].mean(axis=(0, 1), dtype=np.float64).astype(coef.dtype)
         self.intercept_ = mean[1].mean(axis=(0, 1))
-        self.coef_std_ = coef.std(axis=(0, 1), ddof=1)
-        self.intercept_std_ = intercept.std(axis=(0, 1), ddof=1)
+        self.coef_std_ = deviation(coef, (0, 1)).astype(coef.dtype)
+        self.intercept_std_ = deviation(intercept, (0, 1))
 
     def _log_prior(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         value = log_normal(coef, self.prior_scale)
@@ -553,9 +561,11 @@ def _require_float32(X: Any) -> None:
     if values.dtype == np.float32 or values.size == 0:
         return
     if max(values.max(), -values.min()) > largest:
+        beyond = np.abs(values) > largest
+        column = X.tocsr().indices[beyond][0] if sp.issparse(X) else np.argwhere(beyond)[0, 1]
         raise ValueError(
-            f"Input X contains a value too large for dtype('float32'), beyond {largest:.3g}. "
-            "Rescale that column."
+            f"Input X contains a value too large for dtype('float32'), beyond {largest:.3g}, in "
+            f"column {column}. Rescale it."
         )
 
 

@@ -104,7 +104,7 @@ class Posterior:
         draws = np.concatenate(columns, axis=2)
         joined = draws.reshape(-1, draws.shape[2])
         low, high = np.quantile(joined, [0.05, 0.95], axis=0)
-        table = {"mean": joined.mean(axis=0), "sd": joined.std(axis=0, ddof=1)}
+        table = {"mean": joined.mean(axis=0), "sd": deviation(joined, 0)}
         table |= {"5%": low, "95%": high}
         if diagnose:
             table |= self._diagnosed(draws)
@@ -167,6 +167,13 @@ class Posterior:
 
 
 _DIAGNOSTICS = ("ess_bulk", "ess_tail", "r_hat")
+
+
+def deviation(draws: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
+    """Return sample standard deviations over ``axis``; NaN for a single draw."""
+    n = np.prod([draws.shape[i] for i in np.atleast_1d(axis)])
+    squares = np.var(draws, axis=axis, dtype=np.float64)
+    return np.sqrt(squares * n / (n - 1)) if n > 1 else np.full(squares.shape, np.nan)
 
 
 def diagnostics(draws: np.ndarray) -> dict[str, np.ndarray]:

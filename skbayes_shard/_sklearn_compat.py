@@ -1,7 +1,6 @@
 """The only place that imports scikit-learn's private names."""
 
-from sklearn.base import _fit_context as fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
-__all__ = ["Interval", "StrOptions", "check_sample_weight", "fit_context"]
+__all__ = ["Interval", "StrOptions", "check_sample_weight"]

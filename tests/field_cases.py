@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 FAST = {
     "hmc": {"method": "hmc", "n_chains": 2, "n_warmup": 100, "n_draws": 50},
     "svi": {"method": "svi", "n_draws": 50},
-    "mean_field": {"method": "svi", "guide": "mean_field", "max_iter": 400, "n_draws": 50},
+    "mean_field": {"method": "svi", "guide": "mean_field", "max_iter": 3000, "n_draws": 50},
 }
 LOG37_AT = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [2.0, -2.0]])
 

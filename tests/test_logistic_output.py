@@ -219,7 +219,8 @@ def test_summary_holds_the_moments(fitted, method):
     assert list(table.index) == ["coef[yes, x0]", "coef[yes, x1]", "intercept[yes]"]
     sd = np.r_[model.coef_std_[0], model.intercept_std_]
     mean = np.r_[model.coef_[0], model.intercept_]
-    np.testing.assert_allclose(table["sd"], sd, rtol=1e-4)
+    # Standard deviations of an SVI fit come from more draws than are kept.
+    np.testing.assert_allclose(table["sd"], sd, rtol=1e-4 if method == "hmc" else 0.12)
     np.testing.assert_array_less(np.abs(table["mean"] - mean) / sd, 0.15)
     assert np.all((table["5%"] < table["mean"]) & (table["mean"] < table["95%"]))
 

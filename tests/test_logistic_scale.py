@@ -173,47 +173,52 @@ def test_data_are_not_constants_of_the_program():
     assert "constant" not in done.stderr.lower()
 
 
+X64_ENGINES = {
+    "hmc": {"method": "hmc"},
+    "leapfrog": {"method": "hmc", "sampler": "leapfrog", "n_leapfrog": 4},
+    "structured": {"method": "svi"},
+    "mean_field": {"method": "svi", "guide": "mean_field"},
+    "low_rank": {"method": "svi", "guide": "low_rank"},
+    "batches": {"method": "svi", "guide": "mean_field", "batch_size": 16},
+}
 X64_PROBE = """
 import json
 import sys
 import numpy as np
 from scipy import sparse
 from skbayes_shard import BayesianLogisticRegression
-from tests.field_cases import LOG37_AT, g_k3, g_log37
+from tests.field_cases import LOG37_AT, g_log37
 X, y = g_log37()
-model = BayesianLogisticRegression(**json.loads(sys.stdin.read()), random_state=0)
 forms = {
     "float64": X, "float32": X.astype(np.float32), "sparse": sparse.csr_matrix(X),
     "int": (10 * X).astype(int), "bool": X > 0,
 }
 found = {}
-for name, rows in forms.items():
-    try:
-        proba = model.fit(rows, y).predict_proba(LOG37_AT.astype(rows.dtype))
-        found[name] = proba[:, 1].tolist()
-    except Exception as error:
-        found[name] = f"{type(error).__name__}: {str(error)[:200]}"
+for engine, options in json.loads(sys.stdin.read()).items():
+    model = BayesianLogisticRegression(**options, random_state=0)
+    found[engine] = {}
+    for name, rows in forms.items():
+        try:
+            proba = model.fit(rows, y).predict_proba(LOG37_AT.astype(rows.dtype))
+            found[engine][name] = proba[:, 1].tolist()
+        except Exception as error:
+            found[engine][name] = f"{type(error).__name__}: {str(error)[:200]}"
 print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "hmc"},
-        {"method": "hmc", "sampler": "leapfrog", "n_leapfrog": 4},
-        {"method": "svi"},
-        {"method": "svi", "guide": "mean_field"},
-        {"method": "svi", "guide": "low_rank"},
-        {"method": "svi", "guide": "mean_field", "batch_size": 16},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
-def test_double_precision_switched_on(options):
-    """F32: JAX_ENABLE_X64=1 fits every type of X, with the exact probabilities to 0.04."""
-    done = in_a_fresh_process(X64_PROBE, json.dumps(options), JAX_ENABLE_X64="1")
+@pytest.fixture(scope="module")
+def in_double_precision():
+    """P(1) by engine and type of X, or what was raised, with JAX_ENABLE_X64=1."""
+    done = in_a_fresh_process(X64_PROBE, json.dumps(X64_ENGINES), JAX_ENABLE_X64="1")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("engine", X64_ENGINES)
+def test_double_precision_switched_on(in_double_precision, engine):
+    """F32: JAX_ENABLE_X64=1 fits every type of X, with the exact probabilities to 0.04."""
+    found = in_double_precision[engine]
     X, y = cases.g_log37()
     exact = cases.exact_logistic(X, y, cases.LOG37_AT).proba
     errors = {name: value for name, value in found.items() if isinstance(value, str)}

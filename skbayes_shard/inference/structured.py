@@ -18,7 +18,7 @@ _SLACK = 1e-2
 # Root mean square step, in posterior standard deviations, at which averaging begins.
 _CALM = 0.5
 # Calm iterations with half steps and fresh curvatures, before steps shrink; and least after.
-_SETTLING = 6
+_SETTLING = 8
 _LEAST_SETTLED = 3
 # Iterations whose draws the curvature is averaged over, before and after.
 _POOL = 2
@@ -92,7 +92,7 @@ def fit_structured(
     # A product, so that it is placed where later means will be.
     state = _State(0 * data.centre, None, [])
     state = state._replace(gaussian=density.gaussian(form, state.mean[None], data))
-    path, converged, calm = [], False, 0
+    path, noises, converged, calm = [], [], False, 0
     for n_iter in range(1, settings.max_iter + 1):
         z = _antithetic(jax.random.fold_in(key, n_iter), settings.n_particles, data.centre.shape)
         settled = max(calm - _SETTLING, 0)
@@ -104,7 +104,9 @@ def fit_structured(
         state = state._replace(mean=mean)
         if settled & (settled - 1) == 0 or not calm:
             state = _refreshed(density, form, data, state, z, calm)
-        converged = settled >= _LEAST_SETTLED and noise / np.sqrt(settled) < settings.tol
+        noises = [*noises, noise] if settled else []
+        error = np.sqrt(np.mean(np.square(noises)) / settled) if settled else np.inf
+        converged = settled >= _LEAST_SETTLED and error < settings.tol
         if converged or not np.isfinite(elbo):
             break
     if not np.all(np.isfinite(path)):

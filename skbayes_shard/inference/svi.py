@@ -128,20 +128,24 @@ def fit_guide(
             raise FloatingPointError(
                 "the ELBO left the finite numbers; lower learning_rate or scale the columns of X"
             )
-        converged = _settled(losses, settings.tol * max(n_coordinates, _FEWEST))
+        converged = _settled(losses, n_batches, settings.tol * max(n_coordinates, _FEWEST))
     params = host(_params(density, spec, guide, data, start, units, rates, state))
     return GuideFit(params, -np.concatenate(losses), n_iter, converged)
 
 
-def _settled(losses: list[np.ndarray], tol: float) -> bool:
+def _settled(losses: list[np.ndarray], n_batches: int, tol: float) -> bool:
     """Whether the last quarter of all steps is no better than the quarter before it."""
     done = np.concatenate(losses)
-    if len(done) < _LEAST_STEPS:
+    if len(done) < _LEAST_STEPS or len(done) < 8 * n_batches:
         return False
+    # By epochs: batches differ, and an epoch sees each once.
+    done = done[: len(done) // n_batches * n_batches].reshape(-1, n_batches).mean(axis=1)
     quarter = len(done) // 4
     before, now = done[-2 * quarter : -quarter], done[-quarter:]
     error = np.sqrt((np.var(before) + np.var(now)) / quarter)
-    return bool(abs(np.mean(before) - np.mean(now)) + error < tol)
+    change = abs(np.mean(before) - np.mean(now))
+    # Mini-batches are too noisy for any tolerance: no detectable change must do.
+    return bool(change + error < tol or (n_batches > 1 and change < error))
 
 
 def approximation(
