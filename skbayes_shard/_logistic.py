@@ -32,7 +32,7 @@ _BLOCK_ENTRIES = 2**19
 # Sparse blocks are densified one at a time for the curvature, so they may be larger.
 _SPARSE_BLOCK_ENTRIES = 2**24
 # Multiplications in one gradient over all particles.
-_PARTICLE_WORK = 2**29
+_PARTICLE_WORK = 2**28
 # Draws behind the standard deviations of a variational fit: at most so many, and numbers.
 _MOST_DRAWN = 4096
 _DRAWN_ENTRIES = 2**22
@@ -90,9 +90,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         Length of a natural gradient step (``"structured"``, 1) or Adam's rate in posterior
         standard deviations (other guides, 0.02). Not used by ``"hmc"``.
     num_particles : int, default=None
-        Draws in each estimate of the ELBO: ``"structured"`` takes as many as are
-        cheap on the data, from 64 to 2,048; other guides 1, and more turn the ELBO into ``RenyiELBO``. Not used by
-        ``"hmc"``.
+        Draws in each estimate of the ELBO: ``"structured"`` takes as many as are cheap on the
+        data, from 64 to 2,048; other guides 1, and more turn the ELBO into ``RenyiELBO``. Not
+        used by ``"hmc"``.
     batch_size : int, default=None
         Rows of a mini-batch, for the guides ``"mean_field"`` and ``"low_rank"``. None uses all.
     class_weight : dict or "balanced", default=None

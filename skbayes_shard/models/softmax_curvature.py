@@ -96,53 +96,53 @@ def _class_directions(model: Any, points: Any, data: Any) -> np.ndarray:
     return rotation.astype(np.float32)
 
 
-def _averaged(model: Any, points: jax.Array, rows: Rows, of: Any) -> jax.Array:
-    """Average ``of(p)`` over points, ``p`` the class probabilities (classes, rows) of a block."""
+def _pair_products(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
+    """Return ``p_k p_l`` for each pair of classes k < l, averaged over points: (pairs, rows).
+
+    They say all about the curvature: ``diag p - p p' = sum_{k<l} p_k p_l (e_k - e_l)(e_k - e_l)'``.
+    Each term is positive; the left side would cancel in float32, and lose its sign, where a
+    class is nearly certain.
+    """
     to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
+    first, second = np.triu_indices(model.n_classes, 1)
+
+    def products(p: jax.Array) -> jax.Array:
+        return p[first] * p[second]
 
     def one(total: jax.Array, point: jax.Array) -> Any:
         change = rows.design.logits(jnp.dot(to_logits, point, precision=_HIGH), "float32")
         _, p = log_sum_and_p((rows.log_centre + change)[None])
-        return total + of(p[0]), None
+        return total + products(p[0]), None
 
-    # Nothing times an average: zeros of its shape, varying over devices as it does.
-    zero = 0 * of(jnp.exp(rows.log_centre))
-    return jax.lax.scan(one, zero, points)[0] / points.shape[0]
+    # Nothing times a product: zeros of its shape, varying over devices as it does.
+    zero = 0 * products(jnp.exp(rows.log_centre))
+    total = jax.lax.scan(one, zero, points)[0]
+    return total * (rows.weight / points.shape[0])
 
 
-def _deviations(p: jax.Array, basis: jax.Array) -> jax.Array:
-    """Each class's coordinates in ``basis`` (classes, m) less their mean: (classes, m, rows).
-
-    Curvatures are sums of squares of these. The shorter ``diag p - p p'`` would cancel in float32
-    and lose its sign where a class is nearly certain.
-    """
-    mean = jnp.einsum("kb,km->mb", p, basis, precision=_HIGH)
-    return basis[:, :, None] - mean
+def _differences(model: Any, basis: Any = None) -> jax.Array:
+    """Return contrasts of class k less those of class l for each pair: (pairs, free)."""
+    rows = jnp.asarray(contrasts(model.n_classes), jnp.float32)
+    if basis is not None:
+        rows = jnp.dot(rows, basis, precision=_HIGH)
+    first, second = np.triu_indices(model.n_classes, 1)
+    return rows[first] - rows[second]
 
 
 def _pair_weights(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
     """Weights of each pair of contrasts: (pairs, rows)."""
-    to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
+    apart = _differences(model)
     first, second = np.triu_indices(model.n_free)
-
-    def of(p: jax.Array) -> jax.Array:
-        apart = _deviations(p, to_logits)
-        return jnp.sum(p[:, None] * apart[:, first] * apart[:, second], axis=0)
-
-    return _averaged(model, points, rows, of) * rows.weight
+    squares = apart[:, first] * apart[:, second]
+    return jnp.dot(squares.T, _pair_products(model, points, rows), precision=_HIGH)
 
 
 def _direction_weights(model: Any, points: Any, rotation: Any, rows: Rows) -> jax.Array:
     """Weights along each class direction (free, rows), or their mean (1, rows) without any."""
-    basis = jnp.asarray(contrasts(model.n_classes), jnp.float32)
-    if rotation is not None:
-        basis = jnp.dot(basis, rotation, precision=_HIGH)
-
-    def of(p: jax.Array) -> jax.Array:
-        along = jnp.sum(p[:, None] * _deviations(p, basis) ** 2, axis=0)
-        return along if rotation is not None else jnp.mean(along, axis=0, keepdims=True)
-
-    return _averaged(model, points, rows, of) * rows.weight
+    squares = _differences(model, rotation) ** 2
+    if rotation is None:
+        squares = jnp.mean(squares, axis=1, keepdims=True)
+    return jnp.dot(squares.T, _pair_products(model, points, rows), precision=_HIGH)
 
 
 def _grams(weights: jax.Array, rows: Rows) -> jax.Array:
@@ -182,19 +182,13 @@ def _blocks(model: Any, points: jax.Array, rows: Rows, rotation: Any) -> jax.Arr
 
 @partial(jax.jit, static_argnums=0)
 def _mean_class_weight(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
-    to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
-
     def body(points: jax.Array, rows: Rows, _: None) -> jax.Array:
         def block(r: Rows) -> jax.Array:
-            def of(p: jax.Array) -> jax.Array:
-                weighted = p * r.weight
-                crossed = jnp.dot(weighted, p.T, precision=_HIGH)
-                return jnp.diag(jnp.sum(weighted, axis=1)) - crossed
-
-            return _averaged(model, points, r, of)
+            return jnp.sum(_pair_products(model, points, r), axis=1)
 
         total = jax.lax.psum(jnp.sum(jax.lax.map(block, rows), axis=0), AXIS)
-        return jnp.einsum("kl,ka,lc->ac", total, to_logits, to_logits, precision=_HIGH)
+        apart = _differences(model)
+        return jnp.dot(apart.T * total, apart, precision=_HIGH)
 
     return sharded(model, body)(points, rows, None)
 
