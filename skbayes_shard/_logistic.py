@@ -342,6 +342,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         rng: np.random.RandomState,
     ) -> None:
         self._columns, draws = columns, inference.draws
+        # What later draws need stays as fitted, whatever set_params does.
+        self._prior_scales = (self.prior_scale, self.intercept_prior_scale)
+        self._has_intercept = self.fit_intercept
         self._approximation = inference.approximation
         coef, intercept = self._coefficients(draws, rng)
         log_density = inference.log_density
@@ -353,7 +356,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         names = [f"x{j}" for j in range(columns.n_columns)] if names is None else list(names)
         rows = list(self.classes_[1:] if len(self.classes_) == 2 else self.classes_)
         named, labels = {"coef": coef}, {"coef": [rows, names]}
-        if self.fit_intercept:
+        if self._has_intercept:
             named["intercept"], labels["intercept"] = intercept, [rows]
         independent = inference.approximation is not None
         self.posterior_ = Posterior(named, labels, log_density, independent)
@@ -399,17 +402,17 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         coef = np.zeros((*lead, columns.n_columns), np.float32)
         if rng is not None and n_used < columns.n_columns:
             unused = np.setdiff1d(np.arange(columns.n_columns), columns.used)
-            coef[..., unused] = self.prior_scale * rng.standard_normal((*lead, len(unused)))
+            coef[..., unused] = self._prior_scales[0] * rng.standard_normal((*lead, len(unused)))
         coef[..., columns.used] = beta[..., 1 : 1 + n_used] / columns.scale
         intercept = beta[..., 0].astype(np.float64)
         intercept -= coef[..., columns.used] @ columns.shift
         if common:
             shape = (*lead[:-1], 1, n_used)
             scale = 1 / np.sqrt(n_classes)
-            shift = self.prior_scale * scale * rng.standard_normal(shape)
+            shift = self._prior_scales[0] * scale * rng.standard_normal(shape)
             coef[..., columns.used] += shift
-            intercept += self.intercept_prior_scale * scale * rng.standard_normal(shape[:-1])
-        return coef, intercept if self.fit_intercept else np.zeros_like(intercept)
+            intercept += self._prior_scales[1] * scale * rng.standard_normal(shape[:-1])
+        return coef, intercept if self._has_intercept else np.zeros_like(intercept)
 
     def _fresh_draws(self, n_draws: int, rng: np.random.RandomState) -> dict[str, np.ndarray]:
         key = jax.random.PRNGKey(rng.randint(2**31 - 1))
@@ -512,15 +515,17 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         """
         X = self._checked(X)
         rng = check_random_state(random_state)
-        weights = self._weights(self._chosen_draws(n_draws, rng))
+        columns = self._predict_columns(X)
+        weights = _weights(columns, self._chosen_draws(n_draws, rng))
         key = jax.random.PRNGKey(rng.randint(2**31 - 1))
-        found = softmax_predictive.labels(self._predict_mesh(), X, self._columns, weights, key)
+        found = softmax_predictive.labels(self._predict_mesh(), X, columns, weights, key)
         return self.classes_[found]
 
     def _probabilities(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         X = self._checked(X)
-        weights = self._weights(self._chosen_draws(None, None))
-        return softmax_predictive.probabilities(self._predict_mesh(), X, self._columns, weights)
+        columns = self._predict_columns(X)
+        weights = _weights(columns, self._chosen_draws(None, None))
+        return softmax_predictive.probabilities(self._predict_mesh(), X, columns, weights)
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self, "posterior_")
@@ -535,20 +540,26 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             # Fitted elsewhere, on devices that this machine does not have.
             return make_mesh(None)
 
-    def _weights(self, draws: dict[str, np.ndarray]) -> np.ndarray:
-        """Coefficients of laid out columns, the inverse of :meth:`_coefficients`."""
-        columns, coef = self._columns, draws["coef"][..., self._columns.used]
-        out = np.zeros((*coef.shape[:-1], columns.width), np.float32)
-        out[..., 1 : 1 + coef.shape[-1]] = coef * columns.scale
-        if self.fit_intercept:
-            out[..., 0] = draws["intercept"] + coef @ columns.shift
-        return out
+    def _predict_columns(self, X: Any) -> Columns:
+        """Columns of the fit; sparse rows stay where they are, whatever the fit centred."""
+        columns = self._columns
+        return columns._replace(shift=0 * columns.shift) if sp.issparse(X) else columns
 
     def __sklearn_tags__(self):
         """Declare that sparse X is taken."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _weights(columns: Columns, draws: dict[str, np.ndarray]) -> np.ndarray:
+    """Return coefficients of laid out columns from those of columns as given."""
+    coef = draws["coef"][..., columns.used]
+    out = np.zeros((*coef.shape[:-1], columns.width), np.float32)
+    out[..., 1 : 1 + coef.shape[-1]] = coef * columns.scale
+    if "intercept" in draws:
+        out[..., 0] = draws["intercept"] + coef @ columns.shift
+    return out
 
 
 _TINY = np.finfo(np.float32).tiny
