@@ -122,7 +122,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         Posterior standard deviations of the intercepts.
     n_features_in_ : int
         Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of features, where X has string names.
     n_iter_ : int
         Iterations used of ``max_iter``.
