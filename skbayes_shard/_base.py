@@ -205,7 +205,8 @@ class BayesEstimator(BaseEstimator):
         settings = svi.Settings(
             model.n_batches, self.max_iter or 5000, self.tol or 0.01, self.learning_rate or 0.02
         )
-        with progress(self.verbose, settings.max_iter, "svi") as tick:
+        # NumPyro draws in float64 where the user switched that on; the data are float32.
+        with progress(self.verbose, settings.max_iter, "svi") as tick, jax.enable_x64(False):
             fit = svi.fit_guide(
                 model.density, model.spec, guide, settings, top.data,
                 model.split(mean), model.split(sd), key_fit, tick,
