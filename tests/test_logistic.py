@@ -97,7 +97,7 @@ def test_guides_come_close(options, case):
     "options",
     [
         pytest.param({"n_draws": 4000}, id="split"),
-        pytest.param({"n_draws": 4000, "n_leapfrog": 2}, id="split, fixed"),
+        pytest.param({"n_draws": 4000, "n_leapfrog": 4}, id="split, fixed"),
         pytest.param({"n_draws": 4000, "sampler": "leapfrog", "n_leapfrog": 7}, id="leapfrog"),
     ],
 )

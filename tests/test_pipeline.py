@@ -2,6 +2,7 @@
 
 import time
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -167,6 +168,8 @@ def test_a_grid_compiles_once(options, n_rows):
     grid = ParameterGrid({"prior_scale": [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]})
     folds = list(KFold(5).split(X))
     seconds, compiled = [], []
+    # Tests before this one may have compiled some of its programs.
+    jax.clear_caches()
     for parameters in grid:
         for train, test in folds:
             start = time.perf_counter()
@@ -177,9 +180,7 @@ def test_a_grid_compiles_once(options, n_rows):
             compiled.append(list(names))
     assert len(compiled) == 30
     assert [names for names in compiled[1:] if names] == []
-    # The first may find programs that tests before it compiled: then it is no yardstick.
-    if len(compiled[0]) > 3:
-        assert sum(seconds[1:]) < 10 * seconds[0]
+    assert sum(seconds[1:]) < 10 * seconds[0]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
