@@ -23,9 +23,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_shard._posterior import diagnostics
+from skbayes_shard._posterior import diagnostics, spread_evenly
 from skbayes_shard._progress import progress
 from skbayes_shard._sklearn_compat import Interval, StrOptions
+from skbayes_shard.gaussians import coloured
 from skbayes_shard.inference import structured, svi
 from skbayes_shard.inference.mode import Mode, find_mode
 from skbayes_shard.sharding import host
@@ -36,7 +37,6 @@ _COUNT = Interval(Integral, 1, None, closed="left")
 _MODE_TOL = 0.01
 _MODE_MAX_ITER = 500
 _LEAST_ACCEPTANCE = 0.3
-_PROBES = 100
 _BATCHED = {("svi", "mean_field"), ("svi", "low_rank")}
 
 
@@ -169,9 +169,9 @@ class BayesEstimator(BaseEstimator):
             else:
                 sampler = hmc.Sampler("leapfrog", self.n_leapfrog or 100)
                 run = hmc.sample_leapfrog(model.density, sampler, plan, top, reference, key, tick)
-        draws = run.draws
+        draws, beta = run.draws, run.centre + run.draws.delta
         value = draws.log_density.astype(np.float64) + run.log_density
-        value -= model.padding(run.centre + draws.delta)
+        value -= model.padding(beta)
         stats = {
             "step_size": float(draws.step_size.mean()),
             "accept_prob": draws.accept_prob.mean(axis=1),
@@ -181,7 +181,7 @@ class BayesEstimator(BaseEstimator):
             "log_density": value,
         }
         complaints = _complaints(stats, draws.delta)
-        return Inference(run.centre + draws.delta, stats, top.n_iter, value, complaints=complaints)
+        return Inference(beta, stats, top.n_iter, value, complaints=complaints)
 
     def _fit_structured(self, model: Model, top: Mode, key: jax.Array) -> Inference:
         key_fit, key_draw = jax.random.split(key)
@@ -205,8 +205,7 @@ class BayesEstimator(BaseEstimator):
         settings = svi.Settings(
             model.n_batches, self.max_iter or 5000, self.tol or 0.01, self.learning_rate or 0.02
         )
-        # NumPyro draws in float64 where the user switched that on; the data are float32.
-        with progress(self.verbose, settings.max_iter, "svi") as tick, jax.enable_x64(False):
+        with progress(self.verbose, settings.max_iter, "svi") as tick:
             fit = svi.fit_guide(
                 model.density, model.spec, guide, settings, top.data,
                 model.split(mean), model.split(sd), key_fit, tick,
@@ -295,20 +294,14 @@ def draw(approximation: tuple[np.ndarray, Any], key: jax.Array, n: int) -> np.nd
     """Draw from a variational posterior, on the host."""
     mean, gaussian = approximation
     z = jax.random.normal(key, (n, *mean.shape), np.float32)
-    return host(mean + _coloured(gaussian, z))
-
-
-@jax.jit
-def _coloured(gaussian: Any, z: jax.Array) -> jax.Array:
-    return gaussian.colour(z)
+    return host(mean + coloured(gaussian, z))
 
 
 def _complaints(stats: dict[str, Any], delta: np.ndarray) -> list[str]:
     """Say what has not converged, and what to turn."""
     scalars = delta.reshape(*delta.shape[:2], -1)
-    chosen = np.unique(np.linspace(0, scalars.shape[2] - 1, _PROBES).astype(int))
-    probes = np.concatenate([scalars[:, :, chosen], stats["log_density"][:, :, None]], axis=2)
-    found = diagnostics(probes)
+    trace = stats["log_density"][:, :, None]
+    found = diagnostics(np.concatenate([spread_evenly(scalars), trace], axis=2))
     least = _LEAST_ESS_PER_CHAIN * len(delta)
     said = []
     if stats["diverging"].sum() > 0:

@@ -318,19 +318,17 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         centre = np.zeros((n_classes - 1, columns.width), np.float32)
         density = Softmax(mesh, n_classes, self.precision)
         data = density.place(SoftmaxData(rows, prior, centre, np.float32(n_batches)))
-        form = choose_form(n_classes - 1, columns.width)
-        quick = choose_quick_form(*centre.shape)
         model = Model(
-            density,
-            numpyro_model,
-            form,
-            quick,
-            n_batches,
-            _cheap_particles(n_rows * columns.width * n_classes),
-            split,
-            join,
-            partial(padding, columns, self.fit_intercept),
-            partial(spread, n_classes),
+            density=density,
+            spec=numpyro_model,
+            form=choose_form(*centre.shape),
+            quick_form=choose_quick_form(*centre.shape),
+            n_batches=n_batches,
+            n_particles=_cheap_particles(n_rows * columns.width * n_classes),
+            split=split,
+            join=join,
+            padding=partial(padding, columns, self.fit_intercept),
+            spread=partial(spread, n_classes),
         )
         return model, data
 
@@ -373,9 +371,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         self.intercept_std_ = deviation(intercept, (0, 1))
 
     def _log_prior(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        value = log_normal(coef, self.prior_scale)
-        if self.fit_intercept:
-            value += log_normal(intercept[..., None], self.intercept_prior_scale)
+        value = log_normal(coef, self._prior_scales[0])
+        if self._has_intercept:
+            value += log_normal(intercept[..., None], self._prior_scales[1])
         return value
 
     def _many_draws(self, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:

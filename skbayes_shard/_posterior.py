@@ -128,9 +128,7 @@ class Posterior:
         ndarray of shape (n_chains, n_draws, k)
             Their draws.
         """
-        draws = np.concatenate([draws for _, draws in self._scalars()], axis=2)
-        total = draws.shape[2]
-        return draws[:, :, np.unique(np.linspace(0, total - 1, min(most, total)).astype(int))]
+        return spread_evenly(np.concatenate([d for _, d in self._scalars()], axis=2), most)
 
     def to_datatree(self) -> Any:
         """Convert to ArviZ's DataTree (extra ``arviz``).
@@ -167,6 +165,12 @@ class Posterior:
 
 
 _DIAGNOSTICS = ("ess_bulk", "ess_tail", "r_hat")
+
+
+def spread_evenly(draws: np.ndarray, most: int = _PROBES) -> np.ndarray:
+    """Return at most so many scalars of (n_chains, n_draws, n_scalars), evenly spread."""
+    total = draws.shape[2]
+    return draws[:, :, np.unique(np.linspace(0, total - 1, min(most, total)).astype(int))]
 
 
 def deviation(draws: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:

@@ -10,6 +10,10 @@ pytree, so that it travels into compiled programs as an argument. All share thes
 - ``log_det()``: log determinant of ``A`` (half that of the covariance).
 """
 
+from typing import Any
+
+import jax
+
 from skbayes_shard.gaussians.blocks import BlockGaussian
 from skbayes_shard.gaussians.dense import DenseGaussian
 from skbayes_shard.gaussians.diagonal import DiagonalGaussian
@@ -22,4 +26,11 @@ __all__ = [
     "DiagonalGaussian",
     "KroneckerGaussian",
     "LowRankGaussian",
+    "coloured",
 ]
+
+
+@jax.jit
+def coloured(gaussian: Any, z: jax.Array) -> jax.Array:
+    """Call ``gaussian.colour(z)``, compiled."""
+    return gaussian.colour(z)

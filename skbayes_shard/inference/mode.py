@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from scipy.optimize import minimize
 
+from skbayes_shard.gaussians import coloured
 from skbayes_shard.sharding import host
 
 _ROUNDS = 4
@@ -54,7 +55,7 @@ def find_mode(density: Any, data: Any, gaussian: Any, max_iter: int, tol: float)
                 "the search for the posterior mode left the finite numbers; scale the columns "
                 "of X or lower prior_scale"
             )
-        step = host(_coloured(gaussian, result.x.reshape(shape).astype(np.float32)))
+        step = host(coloured(gaussian, result.x.reshape(shape).astype(np.float32)))
         data, value = density.recentred(step, data)
         if slope <= tol or n_iter >= max_iter:
             break
@@ -72,8 +73,3 @@ def _objective(
 def _evaluate(density: Any, data: Any, gaussian: Any, z: jax.Array) -> Any:
     value, grad = density.value_and_grad(gaussian.colour(z), data)
     return value, gaussian.colour_transposed(grad)
-
-
-@jax.jit
-def _coloured(gaussian: Any, z: jax.Array) -> jax.Array:
-    return gaussian.colour(z)

@@ -108,29 +108,32 @@ def fit_guide(
     tick : callable
         Told the number of finished steps.
     """
-    max_iter, n_batches = settings.max_iter, settings.n_batches
-    key_init, key_order = jax.random.split(key)
-    rates = (jnp.float32(settings.learning_rate), jnp.int32(max_iter))
-    n_coordinates = sum(np.size(value) for value in start.values())
-    state = _begin(density, spec, guide, data, start, units, rates, key_init)
-    losses: list[np.ndarray] = []
-    converged, n_iter = False, 0
-    while n_iter < max_iter and not converged:
-        n_steps = min(_AT_ONCE, max_iter - n_iter)
-        state, loss = _advance(
-            density, spec, guide, n_steps, n_batches, data, start, units, rates, state,
-            key_order, jnp.int32(n_iter),
-        )  # fmt: skip
-        losses.append(np.asarray(loss, np.float64))
-        n_iter += n_steps
-        tick(n_steps)
-        if not np.all(np.isfinite(losses[-1])):
-            raise FloatingPointError(
-                "the ELBO left the finite numbers; lower learning_rate or scale the columns of X"
-            )
-        converged = _settled(losses, n_batches, settings.tol * max(n_coordinates, _FEWEST))
-    params = host(_params(density, spec, guide, data, start, units, rates, state))
-    return GuideFit(params, -np.concatenate(losses), n_iter, converged)
+    # NumPyro draws in float64 where the user switched that on; the data are float32.
+    with jax.enable_x64(False):
+        max_iter, n_batches = settings.max_iter, settings.n_batches
+        key_init, key_order = jax.random.split(key)
+        rates = (jnp.float32(settings.learning_rate), jnp.int32(max_iter))
+        n_coordinates = sum(np.size(value) for value in start.values())
+        state = _begin(density, spec, guide, data, start, units, rates, key_init)
+        losses: list[np.ndarray] = []
+        converged, n_iter = False, 0
+        while n_iter < max_iter and not converged:
+            n_steps = min(_AT_ONCE, max_iter - n_iter)
+            state, loss = _advance(
+                density, spec, guide, n_steps, n_batches, data, start, units, rates, state,
+                key_order, jnp.int32(n_iter),
+            )  # fmt: skip
+            losses.append(np.asarray(loss, np.float64))
+            n_iter += n_steps
+            tick(n_steps)
+            if not np.all(np.isfinite(losses[-1])):
+                raise FloatingPointError(
+                    "the ELBO left the finite numbers; lower learning_rate or scale the columns "
+                    "of X"
+                )
+            converged = _settled(losses, n_batches, settings.tol * max(n_coordinates, _FEWEST))
+        params = host(_params(density, spec, guide, data, start, units, rates, state))
+        return GuideFit(params, -np.concatenate(losses), n_iter, converged)
 
 
 def _settled(losses: list[np.ndarray], n_batches: int, tol: float) -> bool:
