@@ -37,6 +37,7 @@ _COUNT = Interval(Integral, 1, None, closed="left")
 _MODE_TOL = 0.01
 _MODE_MAX_ITER = 500
 _LEAST_ACCEPTANCE = 0.3
+_MOST_MEAN_ERROR = 0.1
 _BATCHED = {("svi", "mean_field"), ("svi", "low_rank")}
 
 
@@ -55,7 +56,7 @@ class Model:
     n_batches : int
         Mini-batches on each device.
     n_particles : int
-        Draws in each mean of the structured fit that cost little on these data.
+        Nodes in each mean of the structured fit that cost little on these data.
     split, join : callable
         From one array (in the coordinates of the spec) to its sample sites by name, and back.
     padding : callable
@@ -189,13 +190,21 @@ class BayesEstimator(BaseEstimator):
             model.form,
             self.num_particles or model.n_particles,
             self.max_iter or 50,
-            self.tol or 0.03,
+            self.tol or 0.01,
             self.learning_rate or 1.0,
         )
         with progress(self.verbose, settings.max_iter, "svi") as tick:
             fit = structured.fit_structured(model.density, settings, top, key_fit, tick)
         approximation = host((fit.data.centre, fit.gaussian))
-        return self._from_gaussian(approximation, fit, key_draw, settings.max_iter)
+        result = self._from_gaussian(approximation, fit, key_draw, settings.max_iter)
+        result.stats["mean_error"] = fit.error
+        if fit.error > _MOST_MEAN_ERROR:
+            result.complaints.append(
+                f"the Monte Carlo error of the svi mean is {fit.error:.2f} posterior standard "
+                f"deviations, above {_MOST_MEAN_ERROR}. Raise num_particles, which was "
+                f"{settings.n_particles}."
+            )
+        return result
 
     def _fit_guide(self, model: Model, top: Mode, start: np.ndarray, key: jax.Array) -> Inference:
         key_fit, key_draw = jax.random.split(key)

@@ -31,8 +31,9 @@ from skbayes_shard.sharding import batch_layout, block_layout, make_mesh
 _BLOCK_ENTRIES = 2**19
 # Sparse blocks are densified one at a time for the curvature, so they may be larger.
 _SPARSE_BLOCK_ENTRIES = 2**24
-# Multiplications in one gradient over all particles.
-_PARTICLE_WORK = 2**28
+# Nodes that integrate over a row's logit, and logits at all nodes of all rows for more classes.
+_LINE_NODES = 64
+_NODE_WORK = 2**24
 # Draws behind the standard deviations of a variational fit: at most so many, and numbers.
 _MOST_DRAWN = 4096
 _DRAWN_ENTRIES = 2**22
@@ -84,15 +85,16 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         gradient steps (``"structured"``, 50) or of optimiser steps (other guides, 5000).
     tol : float, default=None
         Tolerance: largest gradient at the mode in posterior standard deviations (``"hmc"``,
-        0.01), Monte Carlo error of the mean in the same (``"structured"``, 0.03), rise of the
-        ELBO over a quarter of the steps in nats for each coefficient (other guides, 0.01).
+        0.01), largest move of a mean in the same or of a standard deviation in itself
+        (``"structured"``, 0.01), rise of the ELBO over a quarter of the steps in nats for each
+        coefficient (other guides, 0.01).
     learning_rate : float, default=None
         Length of a natural gradient step (``"structured"``, 1) or Adam's rate in posterior
         standard deviations (other guides, 0.02). Not used by ``"hmc"``.
     num_particles : int, default=None
-        Draws in each estimate of the ELBO: ``"structured"`` takes as many as are cheap on the
-        data, from 64 to 1,024; other guides 1, and more turn the ELBO into ``RenyiELBO``. Not
-        used by ``"hmc"``.
+        Nodes at which ``"structured"`` averages each row: 64 for two classes, from 32 to 512
+        (fewer where there are many rows) for more. Draws in each estimate of the ELBO for other
+        guides: 1, and more turn it into ``RenyiELBO``. Not used by ``"hmc"``.
     batch_size : int, default=None
         Rows of a mini-batch, for the guides ``"mean_field"`` and ``"low_rank"``. None uses all.
     class_weight : dict or "balanced", default=None
@@ -131,7 +133,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
     sampler_stats_ : dict
         For ``"hmc"``: ``step_size``, ``accept_prob`` and ``diverging`` (of each chain),
         ``n_gradients`` (of each draw), ``gradients_per_draw``, and ``log_density`` of shape
-        (n_chains, n_draws). For ``"svi"``: ``elbo`` of each iteration.
+        (n_chains, n_draws). For ``"svi"``: ``elbo`` of each iteration, and for ``"structured"``
+        ``mean_error``, the Monte Carlo error of the mean in posterior standard deviations (root
+        mean square).
 
     See Also
     --------
@@ -153,7 +157,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
        and Computing 24.
     .. [2] Opper and Archambeau (2009). The variational Gaussian approximation revisited. Neural
        Computation 21.
-    .. [3] Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021). Rank-normalization, folding,
+    .. [3] Kingma, Salimans and Welling (2015). Variational dropout and the local
+       reparameterization trick. NeurIPS 28.
+    .. [4] Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021). Rank-normalization, folding,
        and localization. Bayesian Analysis 16.
 
     Examples
@@ -324,7 +330,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             form=choose_form(*centre.shape),
             quick_form=choose_quick_form(*centre.shape),
             n_batches=n_batches,
-            n_particles=_cheap_particles(n_rows * columns.width * n_classes),
+            n_particles=_nodes(n_rows, n_classes),
             split=split,
             join=join,
             padding=partial(padding, columns, self.fit_intercept),
@@ -560,9 +566,14 @@ def _weights(columns: Columns, draws: dict[str, np.ndarray]) -> np.ndarray:
     return out
 
 
-def _cheap_particles(entries: int) -> int:
-    """Particles for data of so many entries: a power of two, so that folds share programs."""
-    return int(2 ** np.clip(np.floor(np.log2(_PARTICLE_WORK / entries)), 6, 10))
+def _nodes(n_rows: int, n_classes: int) -> int:
+    """Nodes of the structured fit: fewer where many rows average their errors out.
+
+    Powers of two, so that folds share programs.
+    """
+    if n_classes == 2:
+        return _LINE_NODES
+    return int(2 ** np.clip(np.floor(np.log2(_NODE_WORK / (n_rows * n_classes))), 5, 9))
 
 
 _TINY = np.finfo(np.float32).tiny

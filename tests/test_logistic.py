@@ -116,13 +116,16 @@ def test_long_chains_leave_no_bias(options, case):
 @pytest.mark.parametrize("prior", [1.0, 3.0, 10.0])
 @pytest.mark.parametrize("case", ["g_log37", "g_sep", "g_imb"])
 def test_structured_guide_is_the_nearest_gaussian(case, prior):
-    """The structured guide is the full Gaussian with the least KL: 0.15 sd, sds within 8 %."""
+    """The structured guide is the full Gaussian with the least KL: 0.02 sd, sds within 5 %.
+
+    Means come without noise; 4,096 draws tell a deviation to 1.1 %.
+    """
     X, y = getattr(cases, case)()
     mean, sd = best_gaussian(X, y, prior=prior, intercept_prior=prior)
     scales = {"prior_scale": prior, "intercept_prior_scale": prior}
-    got_mean, got_sd = moments(fit({**SVI, **scales, "n_draws": 4000}, X, y))
-    np.testing.assert_array_less(np.abs(got_mean - mean) / sd, 0.15)
-    np.testing.assert_allclose(got_sd, sd, rtol=0.08)
+    got_mean, got_sd = moments(fit({**SVI, **scales}, X, y))
+    np.testing.assert_array_less(np.abs(got_mean - mean) / sd, 0.02)
+    np.testing.assert_allclose(got_sd, sd, rtol=0.05)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -7,6 +7,9 @@ pytree, so that it travels into compiled programs as an argument. All share thes
 - ``colour_transposed(g)``: ``A' g``, which carries gradients the other way;
 - ``whiten(x)``: the inverse of ``colour``;
 - ``variance()``: marginal variances, shape ``(n_free, n_columns)``;
+- ``row_roots(design)``: for each row ``x`` of a design, a root of the covariance of its
+  projections ``theta x``, one normal number to a leading index; ``row_draws(roots, z)`` uses it
+  (all but the low-rank one);
 - ``log_det()``: log determinant of ``A`` (half that of the covariance).
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,16 @@ class BlockGaussian(NamedTuple):
     def variance(self) -> jax.Array:
         """Marginal variances, shape ``(n_free, n_columns)``."""
         return jnp.dot(self.rotation**2, jnp.sum(self.factor**2, axis=2), precision=_HIGH)
+
+    def row_roots(self, design: Any) -> jax.Array:
+        """Deviations of each row's projections along the rotated classes, ``(n_free, rows)``."""
+        t = jnp.einsum("bp,cpq->cbq", design.rows(), self.factor, precision=_HIGH)
+        return jnp.sqrt(jnp.sum(t**2, axis=2))
+
+    def row_draws(self, roots: jax.Array, z: jax.Array) -> jax.Array:
+        """Turn normal numbers ``(draws, n_free)`` into draws of each row's projections."""
+        along = roots * z[:, :, None]
+        return jnp.einsum("ac,scb->sab", self.rotation, along, precision=_HIGH)
 
     def log_det(self) -> jax.Array:
         """Log determinant of ``A``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,14 @@ class DiagonalGaussian(NamedTuple):
     def variance(self) -> jax.Array:
         """Marginal variances."""
         return self.scale**2
+
+    def row_roots(self, design: Any) -> jax.Array:
+        """Deviations of each row's projections, ``(n_free, rows)``."""
+        return jnp.sqrt(design.squared_logits(self.scale**2))
+
+    def row_draws(self, roots: jax.Array, z: jax.Array) -> jax.Array:
+        """Turn normal numbers ``(draws, n_free)`` into draws of each row's projections."""
+        return roots * z[:, :, None]
 
     def log_det(self) -> jax.Array:
         """Log determinant of ``A``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,16 @@ class KroneckerGaussian(NamedTuple):
         return jnp.einsum(
             "ac,cd,pd->ap", self.rotation**2, self.scale**2, self.basis**2, precision=_HIGH
         )
+
+    def row_roots(self, design: Any) -> jax.Array:
+        """Deviations of each row's projections along the rotated classes, ``(n_free, rows)``."""
+        y = jnp.dot(design.rows(), self.basis, precision=_HIGH)
+        return jnp.sqrt(jnp.dot(self.scale**2, (y**2).T, precision=_HIGH))
+
+    def row_draws(self, roots: jax.Array, z: jax.Array) -> jax.Array:
+        """Turn normal numbers ``(draws, n_free)`` into draws of each row's projections."""
+        along = roots * z[:, :, None]
+        return jnp.einsum("ac,scb->sab", self.rotation, along, precision=_HIGH)
 
     def log_det(self) -> jax.Array:
         """Log determinant of ``A``."""

@@ -15,24 +15,26 @@ from skbayes_shard.sharding import host
 _HALVINGS = 8
 # Rounding of the ELBO that does not count as a fall.
 _SLACK = 1e-2
-# Root mean square step, in posterior standard deviations, at which averaging begins.
-_CALM = 0.5
-# Calm iterations with half steps and fresh curvatures, before steps shrink; and least after.
-_SETTLING = 8
-_LEAST_SETTLED = 3
-# Iterations whose draws the curvature is averaged over, before and after.
-_POOL = 2
-_CALM_POOL = 4
+# Of a new curvature in the precision, at the least.
+_LEAST_SHARE = 0.125
+
+# Tolerance of the search with other nodes, which only has to tell how far they lead.
+_CHECKED = 5
 
 
 class Fit(NamedTuple):
-    """A fitted Gaussian: data centred at its mean, its factor, and the ELBO by iteration."""
+    """A fitted Gaussian: data centred at its mean, its factor, and the ELBO by iteration.
+
+    ``error`` is the Monte Carlo error of the mean, as root mean square in posterior standard
+    deviations; nan if the search did not converge.
+    """
 
     data: Any
     gaussian: Any
     elbo: np.ndarray
     n_iter: int
     converged: bool
+    error: float
 
 
 class Settings(NamedTuple):
@@ -43,11 +45,11 @@ class Settings(NamedTuple):
     form : str
         Structure of the Gaussian.
     n_particles : int
-        Number of draws in each mean; rounded up to antithetic pairs.
+        Number of nodes in each mean.
     max_iter : int
     tol : float
-        Stop when the Monte Carlo error of the mean is below this, as root mean square over
-        coordinates in posterior standard deviations.
+        Stop when no mean moves by more, in posterior standard deviations, and no standard
+        deviation by more of itself.
     learning_rate : float
         Length of a natural gradient step; 1 is a Newton step.
     """
@@ -65,13 +67,13 @@ def fit_structured(
     """Fit a structured Gaussian ``q`` by natural gradient ascent of the ELBO.
 
     At the optimum the mean gradient of the log density under ``q`` is zero and the precision
-    of ``q`` is its mean curvature (Opper and Archambeau, 2009). Iterations are Newton steps of
-    the mean under that precision. Both averages are taken over antithetic draws, fresh in each
-    iteration. The search first climbs, halving steps that lower the ELBO. Once steps are small it
-    settles, with half steps and the curvature averaged over the draws of a few iterations. Then
-    it averages: steps shrink like 1 / n, the curvature is renewed at every doubling, and the
-    noise of the draws averages out. The first Gaussian has
-    the curvature at the mode, which is Laplace's approximation.
+    of ``q`` is its mean curvature (Opper and Archambeau, 2009). An iteration is one Newton step
+    of the mean under that precision, halved while it lowers the ELBO, and the curvature expected
+    there. Where that lowers the ELBO too, curvatures are averaged with those before. The density
+    averages over ``q`` row by row, at nodes that stay the same, so the iterations settle on a
+    fixed point. From there the search goes on with other nodes, and how far it goes tells the
+    Monte Carlo error. The first Gaussian has the curvature at the mode, which is Laplace's
+    approximation.
 
     Parameters
     ----------
@@ -88,99 +90,106 @@ def fit_structured(
     -------
     Fit
     """
-    data, form = top.data, settings.form
+    data = top.data
     # A product, so that it is placed where later means will be.
-    state = _State(0 * data.centre, None, [])
-    state = state._replace(gaussian=density.gaussian(form, state.mean[None], data))
-    path, noises, converged, calm = [], [], False, 0
-    for n_iter in range(1, settings.max_iter + 1):
-        z = _antithetic(jax.random.fold_in(key, n_iter), settings.n_particles, data.centre.shape)
-        settled = max(calm - _SETTLING, 0)
-        rate = settings.learning_rate / (settled + (2 if calm else 1))
-        mean, noise, elbo, full = _climb(density, data, state.gaussian, state.mean, z, rate)
-        path.append(elbo + top.log_density)
-        tick(1)
-        calm = calm + 1 if full and (calm or noise < _CALM) else 0
-        state = state._replace(mean=mean)
-        if settled & (settled - 1) == 0 or not calm:
-            state = _refreshed(density, form, data, state, z, calm)
-        noises = [*noises, noise] if settled else []
-        error = np.sqrt(np.mean(np.square(noises)) / settled) if settled else np.inf
-        converged = settled >= _LEAST_SETTLED and error < settings.tol
-        if converged or not np.isfinite(elbo):
+    mean = 0 * data.centre
+    state = _State(mean, density.gaussian(settings.form, mean[None], data))
+    path: list[float] = []
+    ends = []
+    for bits in jax.random.bits(key, (2,)):
+        state, converged = _search(density, data, settings, state, int(bits), path, tick)
+        ends.append(state.mean)
+        settings = settings._replace(tol=_CHECKED * settings.tol)
+        if not converged:
             break
-    if not np.all(np.isfinite(path)):
-        raise FloatingPointError(
-            "the ELBO left the finite numbers; scale the columns of X or lower learning_rate"
-        )
     data, _ = density.recentred(host(state.mean), data)
-    return Fit(data, state.gaussian, np.asarray(path), n_iter, bool(converged))
+    elbo = np.asarray(path) + top.log_density
+    return Fit(data, state.gaussian, elbo, len(path), converged, _error(ends, state.gaussian))
 
 
 class _State(NamedTuple):
-    """Mean and Gaussian of ``q``, and the draws that its curvature was averaged over."""
+    """Mean and Gaussian of ``q``; its curvature, and what share of it a new one gets."""
 
     mean: jax.Array
     gaussian: Any
-    points: list[jax.Array]
+    curvature: Any = None
+    share: float = 1.0
 
 
-def _refreshed(
-    density: Any, form: str, data: Any, state: _State, z: jax.Array, calm: int
-) -> _State:
-    """Average the curvature anew, over draws of this iteration and of some before."""
-    seen = [] if calm == 1 else state.points
-    size = _CALM_POOL if calm else _POOL
-    points = [*seen, _draws(state.gaussian, state.mean, z)][-size:]
-    # Filled up by repetition: pools of two sizes mean two compiled programs.
-    pool = (points * size)[-size:]
-    gaussian = density.gaussian(form, jnp.concatenate(pool), data)
-    return _State(state.mean, gaussian, points)
+def _search(
+    density: Any,
+    data: Any,
+    settings: Settings,
+    start: _State,
+    seed: int,
+    path: list[float],
+    tick: Callable[[int], None],
+) -> tuple[_State, bool]:
+    """Iterate with one set of nodes; appends the ELBO of each iteration to ``path``."""
+    mean, gaussian, curvature, share = start
+    first = len(path)
+    while len(path) < settings.max_iter:
+        q = density.marginals(gaussian, data, settings.n_particles, seed)
+        mean, step, elbo = _climb(density, data, q, mean, settings.learning_rate)
+        path.append(elbo)
+        tick(1)
+        if not np.isfinite(elbo):
+            raise FloatingPointError(
+                "the ELBO left the finite numbers; scale the columns of X or lower learning_rate"
+            )
+        if len(path) > first + 1 and elbo < path[-2] - _SLACK:
+            share = max(share / 2, _LEAST_SHARE)
+        like = None if share == 1 else curvature
+        found = density.expected_curvature(settings.form, mean, q, data, like)
+        curvature = found if like is None else _mixed(curvature, found, share)
+        old, gaussian = gaussian, density.gaussian_of(settings.form, curvature)
+        if max(step, float(_growth(gaussian, old)) / share) < settings.tol:
+            return _State(mean, gaussian, curvature, share), True
+    return _State(mean, gaussian, curvature, share), False
+
+
+def _error(ends: list[jax.Array], gaussian: Any) -> float:
+    """Error of a mean, in standard deviations, from where two sets of nodes have led."""
+    if len(ends) < 2:
+        return np.nan
+    apart = host(ends[1] - ends[0]) / np.sqrt(host(gaussian.variance())).reshape(ends[0].shape)
+    # Padded coordinates do not move; a difference has twice the variance.
+    return float(np.sqrt(np.mean(apart[apart != 0] ** 2) / 2)) if np.any(apart) else 0.0
+
+
+def _mixed(old: Any, new: Any, share: float) -> Any:
+    return jax.tree.map(lambda a, b: (1 - share) * a + share * b, old, new)
 
 
 def _climb(
-    density: Any, data: Any, gaussian: Any, mean: jax.Array, z: jax.Array, rate: float
-) -> tuple[jax.Array, float, float, bool]:
+    density: Any, data: Any, q: Any, mean: jax.Array, rate: float
+) -> tuple[jax.Array, float, float]:
     """One natural gradient step of the mean, halved until the ELBO does not fall.
 
-    Returns the mean, the root mean square of the whole step in standard deviations, the ELBO
-    (less the log density at the centre) and whether the step was taken unhalved.
+    Returns the mean, the largest step in standard deviations had it not been halved, and the
+    ELBO (less the log density at the centre).
     """
-    elbo, step, size = _elbo(density, data, gaussian, mean, z)
+    elbo, step, size = _elbo(density, data, q, mean)
     for halving in range(_HALVINGS):
         trial = mean + rate / 2**halving * step
-        new, _, _ = _elbo(density, data, gaussian, trial, z)
+        new, _, _ = _elbo(density, data, q, trial)
         if new >= elbo - _SLACK:
-            return trial, float(size), float(new), halving == 0
-    return mean, float(size), float(elbo), False
-
-
-@partial(jax.jit, static_argnums=(1, 2))
-def _antithetic(key: jax.Array, n: int, shape: tuple[int, ...]) -> jax.Array:
-    half = jax.random.normal(key, (-(-n // 2), *shape), jnp.float32)
-    return jnp.concatenate([half, -half])
+            return trial, float(size), float(new)
+    return mean, float(size), float(elbo)
 
 
 @partial(jax.jit, static_argnums=0)
-def _elbo(density: Any, data: Any, gaussian: Any, mean: jax.Array, z: jax.Array) -> Any:
+def _elbo(density: Any, data: Any, q: Any, mean: jax.Array) -> Any:
     """ELBO less the log density at the centre, the natural gradient step, and its size."""
-    value, grad = density.value_and_grad(mean + gaussian.colour(z), data)
-    n = mean.size
+    value, grad = density.expected(mean, q, data)
+    gaussian, n = q.gaussian, mean.size
     entropy = gaussian.log_det() + 0.5 * n * (1 + jnp.log(2 * jnp.pi))
-    grad = jnp.mean(grad, axis=0)[None]
-    step = gaussian.colour(gaussian.colour_transposed(grad))[0]
-    sd = jnp.sqrt(gaussian.variance()).reshape(mean.shape)
-    # The root mean square of normal numbers, whatever many zeros stand beside them.
-    square = (step / sd) ** 2
-    size = jnp.sqrt(jnp.sum(square**2) / (3 * jnp.sum(square)))
-    return jnp.mean(value) + entropy, step, size
+    step = gaussian.colour(gaussian.colour_transposed(grad[None]))[0]
+    size = jnp.abs(step) / jnp.sqrt(gaussian.variance()).reshape(mean.shape)
+    return value + entropy, step, jnp.max(size)
 
 
 @jax.jit
-def _draws(gaussian: Any, mean: jax.Array, z: jax.Array) -> jax.Array:
-    return mean + gaussian.colour(z)
-
-
-@jax.jit
-def _variance(gaussian: Any) -> jax.Array:
-    return gaussian.variance()
+def _growth(new: Any, old: Any) -> jax.Array:
+    """Largest relative change of a standard deviation."""
+    return 0.5 * jnp.max(jnp.abs(jnp.log(new.variance() / old.variance())))

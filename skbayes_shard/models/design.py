@@ -3,7 +3,8 @@
 Both are pytrees whose leaves have the block axis in front; a kernel scans over blocks and
 calls these methods on one block: ``logits(w)``, the product of ``w`` (m, width) with the
 transposed rows; ``pullback(r)``, the product of ``r`` (m, rows) with the rows;
-``squares(v)``, the same with squared entries; and ``rows()``, the block itself, dense.
+``squares(v)`` and ``squared_logits(w)``, transposed to each other, the same two products with
+squared entries; and ``rows()``, the block itself, dense.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class DenseDesign(NamedTuple):
         """Product of ``v`` with the squared rows."""
         return matmul(v, self.values**2, "float32")
 
+    def squared_logits(self, w: jax.Array) -> jax.Array:
+        """Product of ``w`` with the transposed squared rows."""
+        return matmul(w, self.values.T**2, "float32")
+
     def rows(self) -> jax.Array:
         """Return the block, dense."""
         return self.values
@@ -74,6 +79,11 @@ class SparseDesign(NamedTuple):
         """Product of ``v`` with the squared rows."""
         squared = self.by_column._replace(value=self.by_column.value**2)
         return squared.sum(v, "float32") + self._first(v)
+
+    def squared_logits(self, w: jax.Array) -> jax.Array:
+        """Product of ``w`` with the transposed squared rows."""
+        squared = self.by_row._replace(value=self.by_row.value**2)
+        return squared.sum(w, "float32") + w[:, :1] * self.intercept
 
     def rows(self) -> jax.Array:
         """Return the block, dense; a scatter, so never in the hot path."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ class Prior(NamedTuple):
 
     def log_density(self, beta: np.ndarray) -> np.ndarray:
         """Log density of coefficients (..., free, width) in float64, on the host."""
-        scale, lean = np.asarray(self.scale, np.float64), np.asarray(self.lean, np.float64)
+        scale, lean = self._float64()
         z = np.array(beta, np.float64)
         z[..., 0] -= z @ lean
         z /= scale
@@ -53,12 +53,43 @@ class Prior(NamedTuple):
 
     def precision(self) -> np.ndarray:
         """Precision matrix (width, width) of one row, on the host."""
-        root = np.diag(1 / np.asarray(self.scale, np.float64))
-        root[0] -= np.asarray(self.lean, np.float64) / np.asarray(self.scale, np.float64)[0]
+        scale, lean = self._float64()
+        root = np.diag(1 / scale)
+        root[0] -= lean / scale[0]
         return root.T @ root
+
+    def precision_diagonal(self) -> np.ndarray:
+        """Diagonal (width,) of :meth:`precision`."""
+        scale, lean = self._float64()
+        return 1 / scale**2 + (lean / scale[0]) ** 2
+
+    def expected_square(self, gaussian: Any) -> jax.Array:
+        """Mean square of whitened draws of a centred Gaussian, summed over coordinates."""
+        return jnp.sum(gaussian.row_roots(_Whitener(self.scale, self.lean)) ** 2)
+
+    def _float64(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.scale, np.float64), np.asarray(self.lean, np.float64)
 
     def _leaned(self, beta: jax.Array) -> jax.Array:
         return jnp.dot(beta, self.lean, precision=jax.lax.Precision.HIGHEST)
 
     def _first(self, value: jax.Array) -> jax.Array:
         return value[..., None] * (jnp.arange(self.scale.shape[0]) == 0)
+
+
+class _Whitener(NamedTuple):
+    """The rows of :meth:`Prior.whiten`, as if they were rows of a design."""
+
+    scale: jax.Array
+    lean: jax.Array
+
+    def rows(self) -> jax.Array:
+        """Return the matrix."""
+        first = jnp.arange(self.scale.shape[0]) == 0
+        return jnp.diag(1 / self.scale) - first[:, None] * self.lean / self.scale[0]
+
+    def squared_logits(self, v: jax.Array) -> jax.Array:
+        """Product of ``v`` with the transposed squared rows."""
+        square = self.lean**2 / self.scale[0] ** 2
+        leaned = jnp.dot(v, square, precision=jax.lax.Precision.HIGHEST)[:, None]
+        return v / self.scale**2 + leaned * (jnp.arange(self.scale.shape[0]) == 0)

@@ -23,7 +23,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.sharding import Mesh
 
-from skbayes_shard.models import softmax_curvature
+from skbayes_shard.models import softmax_cloud, softmax_curvature
 from skbayes_shard.models.columns import Columns
 from skbayes_shard.models.prior import Prior
 from skbayes_shard.models.softmax_kernel import Rows, contrasts, sharded, shift_rows, sum_rows
@@ -98,7 +98,31 @@ class Softmax:
 
     def gaussian(self, form: str, points: jax.Array, data: SoftmaxData) -> Any:
         """Return the Gaussian with the posterior's curvature averaged over ``points``."""
-        return place_factor(self.mesh, softmax_curvature.gaussian_at(self, form, points, data))
+        cloud = softmax_cloud.Points(points)
+        return place_factor(self.mesh, softmax_curvature.gaussian_at(self, form, cloud, data))
+
+    def marginals(self, gaussian: Any, data: SoftmaxData, n_draws: int, seed: int) -> Any:
+        """Find what a Gaussian says of each row, and fix the nodes at which rows are averaged."""
+        return softmax_cloud.marginals(self, gaussian, data.rows, n_draws, seed)
+
+    def expected(self, mean: jax.Array, q: Any, data: SoftmaxData) -> tuple[jax.Array, jax.Array]:
+        """Return the log density difference expected under ``q``, and its gradient in ``mean``."""
+        value, grad = softmax_cloud.expected(self, mean, q, data.rows)
+        prior_value, prior_grad = data.prior.difference(mean, data.centre)
+        spread = 0.5 * data.prior.expected_square(q.gaussian)
+        return value + prior_value - spread, grad + prior_grad
+
+    def expected_curvature(
+        self, form: str, mean: jax.Array, q: Any, data: SoftmaxData, like: Any
+    ) -> Any:
+        """Return the curvature expected under ``q`` around ``mean``, in the basis of another."""
+        cloud = softmax_cloud.UnderGaussian(mean, q.gaussian, q.nodes)
+        data = data._replace(rows=data.rows._replace(spread=q.roots))
+        return softmax_curvature.curvature_at(self, form, cloud, data, like)
+
+    def gaussian_of(self, form: str, curvature: Any) -> Any:
+        """Return the Gaussian with a curvature, placed."""
+        return place_factor(self.mesh, softmax_curvature.gaussian_of(form, curvature))
 
     def _likelihood(
         self, delta: jax.Array, data: SoftmaxData, batch: Any

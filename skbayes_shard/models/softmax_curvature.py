@@ -1,8 +1,8 @@
-"""The softmax model's curvature, averaged over points, as a structured Gaussian.
+"""The softmax model's curvature, averaged over a cloud, as a structured Gaussian.
 
 For logits with probabilities ``p`` the curvature of a row is ``(diag p - p p')`` times
-``x x'``. It is averaged over any number of points first and multiplied with the design once,
-so the curvature expected under a Gaussian costs as much as the curvature at a mode.
+``x x'``. It is averaged over the cloud first (cloud, or a Gaussian) and multiplied with the
+design once, so the curvature expected under a Gaussian costs as much as that at a mode.
 
 Forms, from exact to cheap: ``"dense"``, all of it; ``"blocks"``, one block for each class
 direction; ``"kronecker"``, exact diagonal in a Kronecker basis; ``"diagonal"``.
@@ -11,7 +11,7 @@ direction; ``"kronecker"``, exact diagonal in a Kronecker basis; ``"diagonal"``.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,40 +49,75 @@ def choose_quick_form(n_free: int, width: int) -> str:
     return "kronecker" if width <= _MOST_QUICK_WIDTH else "diagonal"
 
 
-def gaussian_at(model: Any, form: str, points: jax.Array, data: Any) -> Any:
-    """Return the Gaussian whose precision is the posterior's, averaged over ``points``.
+class Curvature(NamedTuple):
+    """The posterior's precision in the basis of its form.
+
+    The numbers of a form are linear in the curvature as long as the basis stays the same, so two
+    with one basis can be averaged leaf by leaf.
+    """
+
+    precision: np.ndarray
+    rotation: np.ndarray | None = None
+    basis: np.ndarray | None = None
+
+
+def gaussian_at(model: Any, form: str, cloud: Any, data: Any) -> Any:
+    """Return the Gaussian whose precision is the posterior's, averaged over a cloud."""
+    return gaussian_of(form, curvature_at(model, form, cloud, data))
+
+
+def gaussian_of(form: str, curvature: Curvature) -> Any:
+    """Return the Gaussian with a curvature."""
+    precision, rotation, basis = curvature
+    if form == "dense":
+        return DenseGaussian.from_precision(precision)
+    if form == "diagonal":
+        return DiagonalGaussian.from_precision(precision)
+    if form == "blocks":
+        return BlockGaussian.from_precision(precision, rotation)
+    return KroneckerGaussian.from_precision(precision, basis, rotation)
+
+
+def curvature_at(
+    model: Any, form: str, cloud: Any, data: Any, like: Curvature | None = None
+) -> Curvature:
+    """Average the posterior's curvature over a cloud.
 
     Parameters
     ----------
     model : skbayes_shard.models.softmax.Softmax
     form : {"dense", "blocks", "kronecker", "diagonal"}
-    points : array of shape (m, n_free, width)
-        Displacements from the centre.
+    cloud : skbayes_shard.models.softmax_cloud.Points or UnderGaussian
     data : skbayes_shard.models.softmax.SoftmaxData
+    like : Curvature or None
+        Whose basis to keep, instead of a new one.
     """
-    prior = data.prior.precision()
-    if form == "dense":
-        return DenseGaussian.from_precision(_dense(model, points, data, prior))
     if form == "diagonal":
         own = np.eye(model.n_free, dtype=np.float32)
-        weighted = host(_diagonal(model, points, data.rows, own))
-        return DiagonalGaussian.from_precision(weighted + np.diagonal(prior))
-    rotation = _class_directions(model, points, data)
+        weighted = host(_diagonal(model, cloud, data.rows, own))
+        return Curvature(weighted + data.prior.precision_diagonal())
+    prior = data.prior.precision()
+    if form == "dense":
+        return Curvature(_dense(model, cloud, data, prior))
+    rotation = _class_directions(model, cloud, data) if like is None else like.rotation
     if form == "blocks":
-        blocks = host(_blocks(model, points, data.rows, rotation))
-        return BlockGaussian.from_precision(blocks + prior, rotation)
-    grams = host(_blocks(model, points, data.rows, None))[0]
-    _, basis = np.linalg.eigh(grams + prior)
-    basis = basis.astype(np.float32)
-    diagonal = host(_projected(model, points, data.rows, rotation, basis))
+        return Curvature(host(_blocks(model, cloud, data.rows, rotation)) + prior, rotation)
+    basis = _column_basis(model, cloud, data, prior) if like is None else like.basis
+    diagonal = host(_projected(model, cloud, data.rows, rotation, basis))
     diagonal = diagonal + np.einsum("pd,pq,qd->d", basis, prior, basis)
-    return KroneckerGaussian.from_precision(diagonal, basis, rotation)
+    return Curvature(diagonal, rotation, basis)
 
 
-def _dense(model: Any, points: Any, data: Any, prior: np.ndarray) -> np.ndarray:
+def _column_basis(model: Any, cloud: Any, data: Any, prior: np.ndarray) -> np.ndarray:
+    """Eigenvectors of the weighted gram of the columns."""
+    grams = host(_blocks(model, cloud, data.rows, None))[0]
+    return np.linalg.eigh(grams + prior)[1].astype(np.float32)
+
+
+def _dense(model: Any, cloud: Any, data: Any, prior: np.ndarray) -> np.ndarray:
     c, p = model.n_free, len(prior)
     upper = np.triu_indices(c)
-    pairs = host(_pairs(model, points, data.rows))
+    pairs = host(_pairs(model, cloud, data.rows))
     out = np.empty((c, p, c, p), np.float32 if c * p > 2048 else np.float64)
     for block, a, b in zip(pairs, *upper, strict=True):
         out[a, :, b] = block + (prior if a == b else 0)
@@ -90,34 +125,26 @@ def _dense(model: Any, points: Any, data: Any, prior: np.ndarray) -> np.ndarray:
     return out.reshape(c * p, c * p)
 
 
-def _class_directions(model: Any, points: Any, data: Any) -> np.ndarray:
+def _class_directions(model: Any, cloud: Any, data: Any) -> np.ndarray:
     """Eigenvectors of the mean class covariance."""
-    _, rotation = np.linalg.eigh(host(_mean_class_weight(model, points, data.rows)))
+    _, rotation = np.linalg.eigh(host(_mean_class_weight(model, cloud, data.rows)))
     return rotation.astype(np.float32)
 
 
-def _pair_products(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
-    """Return ``p_k p_l`` for each pair of classes k < l, averaged over points: (pairs, rows).
+def _pair_products(model: Any, cloud: Any, rows: Rows) -> jax.Array:
+    """Return ``p_k p_l`` for each pair of classes k < l, averaged over the cloud: (pairs, rows).
 
     They say all about the curvature: ``diag p - p p' = sum_{k<l} p_k p_l (e_k - e_l)(e_k - e_l)'``.
     Each term is positive; the left side would cancel in float32, and lose its sign, where a
     class is nearly certain.
     """
-    to_logits = jnp.asarray(contrasts(model.n_classes), jnp.float32)
     first, second = np.triu_indices(model.n_classes, 1)
 
-    def products(p: jax.Array) -> jax.Array:
-        return p[first] * p[second]
+    def products(change: jax.Array) -> jax.Array:
+        _, p = log_sum_and_p(rows.log_centre + change)
+        return p[:, first] * p[:, second]
 
-    def one(total: jax.Array, point: jax.Array) -> Any:
-        change = rows.design.logits(jnp.dot(to_logits, point, precision=_HIGH), "float32")
-        _, p = log_sum_and_p((rows.log_centre + change)[None])
-        return total + products(p[0]), None
-
-    # Nothing times a product: zeros of its shape, varying over devices as it does.
-    zero = 0 * products(jnp.exp(rows.log_centre))
-    total = jax.lax.scan(one, zero, points)[0]
-    return total * (rows.weight / points.shape[0])
+    return cloud.average(model, rows, products) * rows.weight
 
 
 def _differences(model: Any, basis: Any = None) -> jax.Array:
@@ -129,20 +156,20 @@ def _differences(model: Any, basis: Any = None) -> jax.Array:
     return rows[first] - rows[second]
 
 
-def _pair_weights(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
+def _pair_weights(model: Any, cloud: Any, rows: Rows) -> jax.Array:
     """Weights of each pair of contrasts: (pairs, rows)."""
     apart = _differences(model)
     first, second = np.triu_indices(model.n_free)
     squares = apart[:, first] * apart[:, second]
-    return jnp.dot(squares.T, _pair_products(model, points, rows), precision=_HIGH)
+    return jnp.dot(squares.T, _pair_products(model, cloud, rows), precision=_HIGH)
 
 
-def _direction_weights(model: Any, points: Any, rotation: Any, rows: Rows) -> jax.Array:
+def _direction_weights(model: Any, cloud: Any, rotation: Any, rows: Rows) -> jax.Array:
     """Weights along each class direction (free, rows), or their mean (1, rows) without any."""
     squares = _differences(model, rotation) ** 2
     if rotation is None:
         squares = jnp.mean(squares, axis=1, keepdims=True)
-    return jnp.dot(squares.T, _pair_products(model, points, rows), precision=_HIGH)
+    return jnp.dot(squares.T, _pair_products(model, cloud, rows), precision=_HIGH)
 
 
 def _grams(weights: jax.Array, rows: Rows) -> jax.Array:
@@ -163,58 +190,58 @@ def _grams(weights: jax.Array, rows: Rows) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=0)
-def _pairs(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
-    def body(points: jax.Array, rows: Rows, _: None) -> jax.Array:
-        weights = jax.lax.map(partial(_pair_weights, model, points), rows)
+def _pairs(model: Any, cloud: Any, rows: Rows) -> jax.Array:
+    def body(cloud: Any, rows: Rows, _: None) -> jax.Array:
+        weights = jax.lax.map(partial(_pair_weights, model, cloud), rows)
         return _grams(weights, rows)
 
-    return sharded(model, body)(points, rows, None)
+    return sharded(model, body)(cloud, rows, None)
 
 
 @partial(jax.jit, static_argnums=0)
-def _blocks(model: Any, points: jax.Array, rows: Rows, rotation: Any) -> jax.Array:
-    def body(points: jax.Array, rows: Rows, rotation: Any) -> jax.Array:
-        weights = jax.lax.map(lambda r: _direction_weights(model, points, rotation, r), rows)
+def _blocks(model: Any, cloud: Any, rows: Rows, rotation: Any) -> jax.Array:
+    def body(cloud: Any, rows: Rows, rotation: Any) -> jax.Array:
+        weights = jax.lax.map(lambda r: _direction_weights(model, cloud, rotation, r), rows)
         return _grams(weights, rows)
 
-    return sharded(model, body)(points, rows, rotation)
+    return sharded(model, body)(cloud, rows, rotation)
 
 
 @partial(jax.jit, static_argnums=0)
-def _mean_class_weight(model: Any, points: jax.Array, rows: Rows) -> jax.Array:
-    def body(points: jax.Array, rows: Rows, _: None) -> jax.Array:
+def _mean_class_weight(model: Any, cloud: Any, rows: Rows) -> jax.Array:
+    def body(cloud: Any, rows: Rows, _: None) -> jax.Array:
         def block(r: Rows) -> jax.Array:
-            return jnp.sum(_pair_products(model, points, r), axis=1)
+            return jnp.sum(_pair_products(model, cloud, r), axis=1)
 
         total = jax.lax.psum(jnp.sum(jax.lax.map(block, rows), axis=0), AXIS)
         apart = _differences(model)
         return jnp.dot(apart.T * total, apart, precision=_HIGH)
 
-    return sharded(model, body)(points, rows, None)
+    return sharded(model, body)(cloud, rows, None)
 
 
 @partial(jax.jit, static_argnums=0)
-def _diagonal(model: Any, points: jax.Array, rows: Rows, rotation: Any) -> jax.Array:
-    def body(points: jax.Array, rows: Rows, rotation: Any) -> jax.Array:
+def _diagonal(model: Any, cloud: Any, rows: Rows, rotation: Any) -> jax.Array:
+    def body(cloud: Any, rows: Rows, rotation: Any) -> jax.Array:
         def block(r: Rows) -> jax.Array:
-            return r.design.squares(_direction_weights(model, points, rotation, r))
+            return r.design.squares(_direction_weights(model, cloud, rotation, r))
 
         return jax.lax.psum(jnp.sum(jax.lax.map(block, rows), axis=0), AXIS)
 
-    return sharded(model, body)(points, rows, rotation)
+    return sharded(model, body)(cloud, rows, rotation)
 
 
 @partial(jax.jit, static_argnums=0)
 def _projected(
-    model: Any, points: jax.Array, rows: Rows, rotation: jax.Array, basis: jax.Array
+    model: Any, cloud: Any, rows: Rows, rotation: jax.Array, basis: jax.Array
 ) -> jax.Array:
-    def body(points: jax.Array, rows: Rows, bases: Any) -> jax.Array:
+    def body(cloud: Any, rows: Rows, bases: Any) -> jax.Array:
         rotation, basis = bases
 
         def block(r: Rows) -> jax.Array:
             x = jnp.dot(r.design.rows(), basis, precision=_HIGH)
-            return jnp.dot(_direction_weights(model, points, rotation, r), x**2, precision=_HIGH)
+            return jnp.dot(_direction_weights(model, cloud, rotation, r), x**2, precision=_HIGH)
 
         return jax.lax.psum(jnp.sum(jax.lax.map(block, rows), axis=0), AXIS)
 
-    return sharded(model, body)(points, rows, (rotation, basis))
+    return sharded(model, body)(cloud, rows, (rotation, basis))

@@ -20,12 +20,17 @@ _HIGH = jax.lax.Precision.HIGHEST
 
 
 class Rows(NamedTuple):
-    """What is split over devices, in blocks: design, labels, weights, log p at the centre."""
+    """What is split over devices, in blocks: design, labels, weights, log p at the centre.
+
+    ``spread`` is what a Gaussian says of the rows, where one is averaged over
+    (:class:`skbayes_shard.models.softmax_cloud.Marginals`).
+    """
 
     design: Any
     label: jax.Array
     weight: jax.Array
     log_centre: jax.Array
+    spread: Any = None
 
 
 def contrasts(n_classes: int) -> np.ndarray:
@@ -69,7 +74,7 @@ def sum_rows(model: Any, delta: jax.Array, rows: Rows, batch: Any) -> Any:
 
     def block(total: Any, rows: Rows) -> Any:
         change = rows.design.logits(weights, model.precision).reshape(n, model.n_classes, -1)
-        value, residual = _row_terms(change, rows)
+        value, residual = row_terms(change, rows)
         residual = jnp.einsum("skb,kc->scb", residual, to_logits, precision=_HIGH).reshape(
             n * model.n_free, -1
         )
@@ -86,7 +91,7 @@ def sum_rows(model: Any, delta: jax.Array, rows: Rows, batch: Any) -> Any:
     return both[:, 0], both[:, 1:].reshape(delta.shape)
 
 
-def _row_terms(change: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
+def row_terms(change: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
     """Value (m,) and residuals (m, classes, rows) of one block, weighted."""
     observed = _one_hot(rows.label, change.shape[1])
     log_sum, p = log_sum_and_p(rows.log_centre + change)

@@ -1,5 +1,7 @@
 """Every structured Gaussian against the dense matrix that it stands for."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -211,3 +213,40 @@ def test_variances_that_are_none(worst):
         DiagonalGaussian.from_precision(precision)
     with pytest.raises(FloatingPointError, match="precision"):
         KroneckerGaussian.from_precision(precision, np.eye(WIDTH), np.eye(FREE))
+
+
+class Design(NamedTuple):
+    """Rows, as the Gaussians ask for them."""
+
+    x: np.ndarray
+
+    def rows(self):
+        return self.x
+
+    def squared_logits(self, w):
+        return w @ self.x.T**2
+
+
+@pytest.mark.parametrize("kind", ["dense", "diagonal", "blocks", "kronecker"])
+def test_row_roots(gaussians, kind):
+    """Unit normal numbers become projections with the covariance of the definition."""
+    gaussian, covariance = gaussians[kind]
+    x = np.random.default_rng(3).normal(size=(7, WIDTH)).astype(np.float32)
+    x[2] = 0
+    roots = gaussian.row_roots(Design(x))
+    units = np.asarray(gaussian.row_draws(roots, np.eye(FREE, dtype=np.float32)), np.float64)
+    found = np.einsum("dab,dcb->bac", units, units)
+    blocks = covariance.reshape(FREE, WIDTH, FREE, WIDTH)
+    exact = np.einsum("bp,apcq,bq->bac", x, blocks, x)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_row_roots_of_one_class():
+    """One contrast needs no Cholesky factor: a root is a standard deviation."""
+    precision = spd(np.random.default_rng(4), WIDTH)
+    gaussian = DenseGaussian.from_precision(precision)
+    x = np.random.default_rng(3).normal(size=(7, WIDTH)).astype(np.float32)
+    roots = np.asarray(gaussian.row_roots(Design(x)))
+    assert roots.shape == (1, 1, 7)
+    right = np.sqrt(np.einsum("bp,pq,bq->b", x, np.linalg.inv(precision), x))
+    np.testing.assert_allclose(roots[0, 0], right, rtol=1e-4)

@@ -24,6 +24,12 @@ class Data(NamedTuple):
     prior: Any
 
 
+class Marginals(NamedTuple):
+    """A Gaussian to average over."""
+
+    gaussian: Any
+
+
 @dataclass(frozen=True)
 class Quartic:
     """The density in ``n`` dimensions, for displacements of shape (m, 1, n)."""
@@ -53,6 +59,34 @@ class Quartic:
         x = np.asarray(data.centre + points, np.float64)[:, 0]
         neighbours = np.eye(self.n, k=1) + np.eye(self.n, k=-1)
         curvature = np.diag(np.mean(3 * x**2 + 1, axis=0)) - neighbours / 2
+        return jax.tree.map(jnp.asarray, DenseGaussian.from_precision(curvature))
+
+    def marginals(self, gaussian, data, n_draws, seed):
+        """All that an expectation needs is the Gaussian itself: it has a closed form."""
+        return Marginals(gaussian)
+
+    def expected(self, mean, q, data):
+        """Mean of the difference from the centre under ``q``, and its gradient in ``mean``."""
+        factor = q.gaussian.factor
+        variance = jnp.sum(factor**2, axis=1)
+        neighbours = jnp.sum(factor[1:] * factor[:-1]) / 2
+
+        def value(mean):
+            x = data.centre + mean
+            alone = -(6 * x**2 * variance + 3 * variance**2) / 4 - variance / 2
+            return self.value(x) + jnp.sum(alone) + neighbours
+
+        return value(mean) - self.value(data.centre), jax.grad(value)(mean)
+
+    def expected_curvature(self, form, mean, q, data, like):
+        """The mean curvature under ``q``."""
+        variance = np.sum(np.asarray(q.gaussian.factor, np.float64) ** 2, axis=1)
+        x = np.asarray(data.centre + mean, np.float64)[0]
+        neighbours = np.eye(self.n, k=1) + np.eye(self.n, k=-1)
+        return np.diag(3 * (x**2 + variance) + 1) - neighbours / 2
+
+    def gaussian_of(self, form, curvature):
+        """The Gaussian of a precision matrix."""
         return jax.tree.map(jnp.asarray, DenseGaussian.from_precision(curvature))
 
     def data(self, centre=0.0):

@@ -1,5 +1,7 @@
 """The structured Gaussian against the one of highest ELBO, found by quadrature."""
 
+from dataclasses import dataclass, field
+
 import jax
 import numpy as np
 import pytest
@@ -11,15 +13,18 @@ from tests.inference.quartic import Quartic, exact
 from tests.softmax_problem import make_problem
 
 KEY = jax.random.PRNGKey(0)
-FINE = Settings("dense", 1024, 100, 0.005, 1.0)
+FINE = Settings("dense", 128, 100, 0.001, 1.0)
 
 
+@dataclass(frozen=True)
 class Recorder:
-    """Passes everything on to a density, and notes the points at which curvature is asked for."""
+    """Passes everything on to a density, and notes where curvature is asked for."""
 
-    def __init__(self, density):
-        self.density, self.asked = density, []
-        self.value_and_grad, self.recentred = density.value_and_grad, density.recentred
+    density: object
+    asked: list = field(default_factory=list, hash=False)
+
+    def __getattr__(self, name):
+        return getattr(self.density, name)
 
     def gaussian(self, form, points, data):
         self.asked.append((form, np.asarray(points), np.asarray(data.centre)))
@@ -46,28 +51,56 @@ def fitted(request):
 
 
 def test_nearest_gaussian(fitted):
-    """Mean within 0.1 standard deviations, deviations within 4 %, correlations within 0.04."""
+    """No draws, so no noise: mean within 0.01 standard deviations, deviations within 1 %."""
     _, nearest, best, found = fitted
     assert found.converged
     shift, ratio, correlation = nearest.compare(*whole(found.data.centre, found.gaussian), best)
-    assert shift < 0.1
-    assert np.all(np.abs(ratio - 1) < 0.04)
-    assert correlation < 0.04
+    assert shift < 0.01
+    assert np.all(np.abs(ratio - 1) < 0.01)
+    assert correlation < 0.01
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_converged_is_converged(seed):
     """What calls itself converged is near the optimum, on a posterior far from Gaussian too.
 
-    The tolerance, 0.005 standard deviations, is far below what is allowed here.
+    Steps of the mean and the curvature in turn would go back and forth here for ever.
     """
-    problem = make_problem(15, n_columns=1, scales=(10.0, 2.0), seed=3)
-    nearest, found = NearestGaussian(problem), fit(problem, key=jax.random.PRNGKey(seed))
+    problem = make_problem(15, n_columns=1, scales=(10.0, 2.0), seed=seed)
+    nearest, found = NearestGaussian(problem), fit(problem)
     assert found.converged
+    assert found.error < 1e-3
     mean, covariance = whole(found.data.centre, found.gaussian)
     shift, ratio, _ = nearest.compare(mean, covariance, nearest.best())
-    assert shift < 0.1
-    assert np.all(np.abs(ratio - 1) < 0.06)
+    assert shift < 0.01
+    assert np.all(np.abs(ratio - 1) < 0.01)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_error_is_the_error(seed):
+    """Four classes: the mean is off by about the error that is told, in root mean square.
+
+    What 32 nodes give is compared with 2,048; five fits tell a deviation to a third or so.
+    """
+    problem = make_problem(60, 4, seed=seed)
+    true = fit(problem, FINE._replace(n_particles=2048))
+    sd = np.sqrt(np.asarray(true.gaussian.variance())).reshape(problem.shape)
+    real = slice(0, 1 + len(problem.affine()[0]))
+    few = FINE._replace(n_particles=32)
+    found = [fit(problem, few, jax.random.PRNGKey(key)) for key in range(5)]
+    off = [((one.data.centre - true.data.centre) / sd)[:, real] for one in found]
+    off, told = (np.sqrt(np.mean(np.square(a))) for a in (off, [one.error for one in found]))
+    assert true.error < 0.1 * off
+    assert 0.4 * off < told < 2.5 * off
+
+
+def test_three_classes_have_no_error():
+    """Up to three classes are integrated without noise: seeds agree to 1e-3 deviations."""
+    problem = make_problem(60, 3, scales=(3.0, 2.0))
+    one, other = (fit(problem, key=jax.random.PRNGKey(seed)) for seed in (0, 1))
+    sd = np.sqrt(np.asarray(one.gaussian.variance())).reshape(problem.shape)
+    np.testing.assert_allclose((one.data.centre - other.data.centre) / sd, 0, atol=1e-3)
+    assert one.error < 1e-3
 
 
 def test_padding_keeps_the_prior(fitted):
@@ -80,17 +113,13 @@ def test_padding_keeps_the_prior(fitted):
 
 
 def test_elbo(fitted):
-    """The ELBO is that of quadrature, within 5 standard errors, and below the evidence."""
+    """The ELBO is that of quadrature, and below the evidence."""
     _, nearest, best, found = fitted
     mean, covariance = whole(found.data.centre, found.gaussian)
     n = nearest.n
     right = nearest.elbo(mean[:n], np.linalg.cholesky(covariance[:n, :n]))
-    draws = np.random.default_rng(0).multivariate_normal(mean[:n], covariance[:n, :n], 4000)
-    # Pairs of draws mirrored at the mean: at worst as noisy as half as many.
-    noise = nearest.log_joint(draws).var() + 0.5 * (covariance.shape[0] - n)
-    error = np.sqrt(noise / (FINE.n_particles / 2))
     assert len(found.elbo) == found.n_iter
-    assert abs(found.elbo[-1] - right) < 5 * error
+    assert abs(found.elbo[-1] - right) < 0.01
     assert right <= nearest.elbo(*best) + 1e-6 <= nearest.log_evidence(*best) + 1e-6
 
 
@@ -104,7 +133,6 @@ def test_first_gaussian_is_laplace():
     assert points.shape == (1, *problem.shape)
     assert np.all(points == 0)
     assert np.array_equal(centre, top.data.centre)
-    assert len(recorder.asked) > 1
 
 
 @pytest.mark.parametrize("form", ["blocks", "kronecker", "diagonal"])
@@ -116,7 +144,7 @@ def test_other_forms_find_the_mean(form):
     sd = np.sqrt(np.asarray(full.gaussian.variance()).reshape(problem.shape))
     assert np.abs((other.data.centre - full.data.centre) / sd).max() < 0.25
     # A lower bound is no higher for a smaller family, beyond its noise.
-    assert other.elbo[-1] < full.elbo[-1] + 0.5
+    assert other.elbo[-1] < full.elbo[-1] + 0.05
 
 
 def test_any_density_will_do():
@@ -144,10 +172,10 @@ def test_settings_that_cut_the_search_short():
 
 def test_seed_decides_the_fit():
     """The same key gives the same Gaussian to the bit, another key nearly the same."""
-    problem = make_problem(40)
+    problem = make_problem(40, 4)
     first, again, other = (fit(problem, key=jax.random.PRNGKey(seed)) for seed in (0, 0, 1))
     assert np.array_equal(first.data.centre, again.data.centre)
     assert np.array_equal(first.gaussian.factor, again.gaussian.factor)
     assert not np.array_equal(first.data.centre, other.data.centre)
-    sd = np.sqrt(np.asarray(first.gaussian.variance()))
+    sd = np.sqrt(np.asarray(first.gaussian.variance())).reshape(problem.shape)
     assert np.abs((first.data.centre - other.data.centre) / sd).max() < 0.1

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from skbayes_shard.models import softmax_curvature
+from skbayes_shard.models.softmax_cloud import Points
 from skbayes_shard.models.softmax_curvature import choose_form, gaussian_at
 from tests.softmax_problem import make_problem, precisions, problem_of, to_classes
 
@@ -87,7 +88,7 @@ def test_forms(form, n_classes, sparse):
     step = np.full(problem.shape, 0.1, np.float32)
     data, _ = problem.model.recentred(step, problem.data)
     points = 0.5 * np.random.default_rng(1).normal(size=(3, *problem.shape)).astype(np.float32)
-    gaussian = gaussian_at(problem.model, form, points, data)
+    gaussian = gaussian_at(problem.model, form, Points(points), data)
     there = points.astype(float) + step
     precision = np.mean([hessian(problem, beta) for beta in there], axis=0)
     exact = expected(problem, form, precision, there)
@@ -101,7 +102,7 @@ def test_all_rows_are_seen(form, intercept):
     one, many = (make_problem(500, 3, most_rows=most, intercept=intercept) for most in (4096, 64))
     points = np.zeros((1, *one.shape), np.float32)
     found, exact = (
-        covariance(gaussian_at(p.model, form, points, p.data), p.shape) for p in (many, one)
+        covariance(gaussian_at(p.model, form, Points(points), p.data), p.shape) for p in (many, one)
     )
     assert_same_covariance(found, exact)
     if not intercept:
@@ -116,7 +117,9 @@ def test_separated_classes_under_a_wide_prior(form, n_classes):
     beta = 5 * np.random.default_rng(2).normal(size=problem.shape).astype(np.float32)
     data, _ = problem.model.recentred(beta, problem.data)
     points = np.zeros((1, *problem.shape), np.float32)
-    found = np.diagonal(covariance(gaussian_at(problem.model, form, points, data), problem.shape))
+    found = np.diagonal(
+        covariance(gaussian_at(problem.model, form, Points(points), data), problem.shape)
+    )
     assert np.all(np.isfinite(found))
     if form == "diagonal":
         exact = 1 / np.diagonal(hessian(problem, beta.astype(float)))
@@ -145,7 +148,7 @@ def test_curvature_is_full_precision():
     found = {
         name: precisions(
             getattr(softmax_curvature, name)
-            .lower(problem.model, points, problem.data.rows, *rest)
+            .lower(problem.model, Points(points), problem.data.rows, *rest)
             .as_text()
         )
         for name, rest in programs.items()
@@ -159,7 +162,7 @@ def test_gaussian_is_placed(form):
     problem = make_problem(37, 3)
     points = np.zeros((1, *problem.shape), np.float32)
     placed = problem.model.gaussian(form, points, problem.data)
-    there = gaussian_at(problem.model, form, points, problem.data)
+    there = gaussian_at(problem.model, form, Points(points), problem.data)
     for leaf, exact in zip(jax.tree.leaves(placed), jax.tree.leaves(there), strict=True):
         assert isinstance(leaf, jax.Array)
         assert leaf.sharding.device_set == set(problem.model.mesh.devices.flat)
