@@ -321,9 +321,17 @@ def _complaints(stats: dict[str, Any], delta: np.ndarray) -> list[str]:
     if delta.shape[1] < 4:
         said.append(f"n_draws={delta.shape[1]} is too few to judge")
     elif not np.all(found["r_hat"] <= _MOST_R_HAT):
-        said.append(f"R-hat up to {np.max(found['r_hat']):.3f}, above {_MOST_R_HAT}")
+        worst = _where(np.argmax(found["r_hat"]), found)
+        said.append(f"R-hat up to {np.max(found['r_hat']):.3f} ({worst}), above {_MOST_R_HAT}")
     if delta.shape[1] >= 4 and not np.all(found["ess_bulk"] >= least):
-        said.append(f"bulk ESS down to {np.min(found['ess_bulk']):.0f}, below {least}")
+        worst = _where(np.argmin(found["ess_bulk"]), found)
+        said.append(f"bulk ESS down to {np.min(found['ess_bulk']):.0f} ({worst}), below {least}")
     if not said:
         return []
     return [f"hmc has not converged: {'; '.join(said)}. Raise n_draws, n_warmup or n_chains."]
+
+
+def _where(index: np.intp, found: dict[str, np.ndarray]) -> str:
+    """Say which of the quantities that are judged is meant; the log density comes last."""
+    last = len(found["r_hat"]) - 1
+    return "the log density" if index == last else f"one of {last} coefficients"

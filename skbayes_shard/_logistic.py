@@ -263,6 +263,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             X, label, weight = self._encode(X, y, sample_weight)
             rng = check_random_state(self.random_state)
             columns = measure(X, centre=self.fit_intercept and not sp.issparse(X))
+            columns = columns.felt(self.prior_scale)
             model, data = self._lay_out(mesh, X, label, weight, columns, rng)
             inference = self._infer(model, data, rng)
             self._publish(inference, columns, data.prior, rng)
@@ -345,11 +346,11 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         prior: Prior,
         rng: np.random.RandomState,
     ) -> None:
-        self._columns, draws = columns, inference.draws
+        self._columns_, draws = columns, inference.draws
         # What later draws need stays as fitted, whatever set_params does.
-        self._prior_scales = (self.prior_scale, self.intercept_prior_scale)
-        self._has_intercept = self.fit_intercept
-        self._approximation = inference.approximation
+        self._prior_scales_ = (self.prior_scale, self.intercept_prior_scale)
+        self._has_intercept_ = self.fit_intercept
+        self._approximation_ = inference.approximation
         coef, intercept = self._coefficients(draws, rng)
         log_density = inference.log_density
         if log_density is not None:
@@ -360,7 +361,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         names = [f"x{j}" for j in range(columns.n_columns)] if names is None else list(names)
         rows = list(self.classes_[1:] if len(self.classes_) == 2 else self.classes_)
         named, labels = {"coef": coef}, {"coef": [rows, names]}
-        if self._has_intercept:
+        if self._has_intercept_:
             named["intercept"], labels["intercept"] = intercept, [rows]
         independent = inference.approximation is not None
         self.posterior_ = Posterior(named, labels, log_density, independent)
@@ -377,16 +378,16 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         self.intercept_std_ = deviation(intercept, (0, 1))
 
     def _log_prior(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        value = log_normal(coef, self._prior_scales[0])
-        if self._has_intercept:
-            value += log_normal(intercept[..., None], self._prior_scales[1])
+        value = log_normal(coef, self._prior_scales_[0])
+        if self._has_intercept_:
+            value += log_normal(intercept[..., None], self._prior_scales_[1])
         return value
 
     def _many_draws(self, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients from as many fresh draws of a Gaussian as make precise deviations."""
-        n = int(np.clip(_DRAWN_ENTRIES // self._approximation[0].size, self.n_draws, _MOST_DRAWN))
+        n = int(np.clip(_DRAWN_ENTRIES // self._approximation_[0].size, self.n_draws, _MOST_DRAWN))
         key = jax.random.PRNGKey(rng.randint(2**31 - 1))
-        return self._coefficients(draw(self._approximation, key, n)[None], rng)
+        return self._coefficients(draw(self._approximation_, key, n)[None], rng)
 
     def _coefficients(
         self, beta: np.ndarray, rng: np.random.RandomState | None
@@ -396,7 +397,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         Adds what the likelihood does not see, drawn from the prior (or zero without ``rng``):
         the shift common to all classes, and the columns that are zero in every row.
         """
-        columns, n_classes = self._columns, len(self.classes_)
+        columns, n_classes = self._columns_, len(self.classes_)
         if n_classes > 2 and beta.shape[-2] == n_classes - 1:
             beta = np.einsum("kc,...cp->...kp", contrasts(n_classes).astype(np.float32), beta)
             common = rng is not None
@@ -406,21 +407,21 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         coef = np.zeros((*lead, columns.n_columns), np.float32)
         if rng is not None and n_used < columns.n_columns:
             unused = np.setdiff1d(np.arange(columns.n_columns), columns.used)
-            coef[..., unused] = self._prior_scales[0] * rng.standard_normal((*lead, len(unused)))
+            coef[..., unused] = self._prior_scales_[0] * rng.standard_normal((*lead, len(unused)))
         coef[..., columns.used] = beta[..., 1 : 1 + n_used] / columns.scale
         intercept = beta[..., 0].astype(np.float64)
         intercept -= coef[..., columns.used] @ columns.shift
         if common:
             shape = (*lead[:-1], 1, n_used)
             scale = 1 / np.sqrt(n_classes)
-            shift = self._prior_scales[0] * scale * rng.standard_normal(shape)
+            shift = self._prior_scales_[0] * scale * rng.standard_normal(shape)
             coef[..., columns.used] += shift
-            intercept += self._prior_scales[1] * scale * rng.standard_normal(shape[:-1])
-        return coef, intercept if self._has_intercept else np.zeros_like(intercept)
+            intercept += self._prior_scales_[1] * scale * rng.standard_normal(shape[:-1])
+        return coef, intercept if self._has_intercept_ else np.zeros_like(intercept)
 
     def _fresh_draws(self, n_draws: int, rng: np.random.RandomState) -> dict[str, np.ndarray]:
         key = jax.random.PRNGKey(rng.randint(2**31 - 1))
-        beta = draw(self._approximation, key, n_draws)
+        beta = draw(self._approximation_, key, n_draws)
         drawn = dict(zip(("coef", "intercept"), self._coefficients(beta, rng), strict=True))
         return {name: drawn[name] for name in self.posterior_.draws}
 
@@ -546,7 +547,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
 
     def _predict_columns(self, X: Any) -> Columns:
         """Columns of the fit; sparse rows stay where they are, whatever the fit centred."""
-        columns = self._columns
+        columns = self._columns_
         return columns._replace(shift=0 * columns.shift) if sp.issparse(X) else columns
 
     def __sklearn_tags__(self):

@@ -151,8 +151,7 @@ def assert_refused(model, match, fit_params):
     assert compiled == []
     for pattern in match:
         caught.match(pattern)
-    left = [n for n in vars(model) if n.endswith("_") and not n.startswith("_")]
-    assert left == []
+    assert vars(model).keys() == model.get_params().keys()
     assert not hasattr(model, "posterior_")
     with pytest.raises(NotFittedError):
         model.predict(X)
@@ -251,6 +250,6 @@ def test_interrupted_fit_leaves_nothing(method, monkeypatch):
     monkeypatch.setattr(BayesianLogisticRegression, "_coefficients", die)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y)
-    assert [n for n in vars(model) if n.endswith("_")] == []
+    assert vars(model).keys() == model.get_params().keys()
     with pytest.raises(NotFittedError):
         model.predict(X)

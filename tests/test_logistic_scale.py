@@ -38,6 +38,21 @@ def in_a_fresh_process(code, given="", **environment):
 # ---------------------------------------------------------------- scales and sizes
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [1e-18, 1e-40, 1e-300], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_columns_that_cannot_be_felt_keep_their_prior(method, factor):
+    """A column so small that the logits do not feel it: sd 1 to 5 % of 2,000 draws or more."""
+    X, y = cases.g_log37()
+    model = BayesianLogisticRegression(method=method, n_draws=2000, random_state=0)
+    model.fit(np.column_stack([X[:, 0], factor * X[:, 1]]), y)
+    np.testing.assert_allclose(model.coef_std_[0, 1], 1, atol=0.05)
+    np.testing.assert_allclose(model.coef_[0, 1], 0, atol=0.1)
+    alone = BayesianLogisticRegression(method=method, n_draws=2000, random_state=0)
+    alone.fit(X[:, :1], y)
+    np.testing.assert_allclose(model.coef_[0, 0], alone.coef_[0, 0], atol=0.1)
+
+
 @pytest.mark.parametrize("factor", [1e3, 1e-6, 1e30, 1e-30], ids=str)
 @pytest.mark.parametrize("method", METHODS)
 def test_extreme_scales_terminate(method, factor):

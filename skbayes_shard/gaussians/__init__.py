@@ -6,7 +6,7 @@ pytree, so that it travels into compiled programs as an argument. All share thes
 - ``colour(z)``: standard normal coordinates to draws, ``A z``; leading axes are batches;
 - ``colour_transposed(g)``: ``A' g``, which carries gradients the other way;
 - ``whiten(x)``: the inverse of ``colour``;
-- ``variance()``: marginal variances, shape ``(n_free, n_columns)``;
+- ``variance()``: marginal variances, shape ``(n_free, n_columns)``, flat for a full covariance;
 - ``row_roots(design)``: for each row ``x`` of a design, a root of the covariance of its
   projections ``theta x``, one normal number to a leading index; ``row_draws(roots, z)`` uses it
   (all but the low-rank one);

@@ -52,7 +52,8 @@ class Sampler:
     kind : {"split", "leapfrog"}
         Split HMC in the reference's coordinates, or plain HMC in the coordinates given.
     n_leapfrog : int or None
-        Fixed number of steps in a trajectory; None for a quarter turn or more (split only).
+        Fixed number of steps in a trajectory; None for as many as make a quarter turn or more
+        (split only).
     target_accept : float
         Acceptance probability that the step size is adapted to.
     """
@@ -109,7 +110,7 @@ class SplitHamiltonianMonteCarlo(tfm.TransitionKernel):
     trajectory : float
         Total angle, jittered; a quarter turn suits a reference that fits.
     n_leapfrog : int or None
-        Fixed number of rotations, instead of a total angle.
+        Fixed number of rotations; their total angle is then at most that of ``trajectory``.
     """
 
     def __init__(
@@ -182,10 +183,11 @@ class SplitHamiltonianMonteCarlo(tfm.TransitionKernel):
         jitter = jax.random.uniform(
             key, (), now.step_size.dtype, minval=1 - _JITTER, maxval=1 + _JITTER
         )
+        length = now.trajectory * jitter
         fixed = self._parameters["n_leapfrog"]
         if fixed is not None:
-            return now.step_size * jitter, jnp.asarray(fixed, jnp.int32)
-        length = now.trajectory * jitter
+            # A full turn would come back to where it started, and be accepted.
+            return jnp.minimum(now.step_size * jitter, length / fixed), jnp.int32(fixed)
         step_size = jnp.minimum(now.step_size, _LARGEST_STEP)
         n = jnp.clip(jnp.ceil(length / step_size), 1, _MOST_LEAPFROGS)
         return jnp.minimum(length / n, step_size), n.astype(jnp.int32)

@@ -1,8 +1,8 @@
 """Scaling of design columns on the host, and its undoing.
 
 Likelihoods are evaluated on shifted and scaled columns; the prior stays on the columns as
-given. Columns that are zero in every row never reach a device: the likelihood does not see
-their coefficients, so these keep their prior.
+given. Columns that are zero in every row, or as good as zero, never reach a device: the
+likelihood does not see their coefficients, so these keep their prior.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _ROWS_AT_ONCE = 16384
 # Column 0 of a laid out design is the intercept; sizes are rounded up to a multiple of this,
 # so that data sets of similar width share compiled programs.
 _COLUMN_BUCKET = 8
+_LEAST_LOGIT = 1e-15
 
 
 class Columns(NamedTuple):
@@ -37,6 +38,14 @@ class Columns(NamedTuple):
         out[0] = first
         out[1 : 1 + len(self.used)] = values
         return out
+
+    def felt(self, prior_scale: float) -> Columns:
+        """Leave out columns that the likelihood cannot feel within the prior.
+
+        Their logits are zero to many digits, and numbers of their size leave float32's range.
+        """
+        felt = self.scale * prior_scale > _LEAST_LOGIT
+        return self._replace(used=self.used[felt], shift=self.shift[felt], scale=self.scale[felt])
 
 
 def measure(X: Any, centre: bool) -> Columns:

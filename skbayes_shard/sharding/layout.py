@@ -15,7 +15,7 @@ _SMALLEST_BUCKET = 32
 
 
 def bucket(size: int) -> int:
-    """Round a size up to a bucket: at most a third larger when small, an eighth when large.
+    """Round a size up to a bucket, of which at most a third is padding; an eighth when large.
 
     Buckets are ``m * 2**k`` with ``m`` in {2, 3} up to 4096 and in {8, ..., 15} beyond.
 

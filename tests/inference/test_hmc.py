@@ -172,6 +172,18 @@ def test_gaussian_is_followed_exactly(phase):
     assert 0.8 * math.pi / 2 <= results.used_step * results.n_leapfrog <= 1.2 * math.pi / 2
 
 
+@pytest.mark.parametrize("n", [1, 4, 10])
+def test_fixed_number_of_steps_makes_no_full_turn(n):
+    """Whatever the step size, the angle is that of the trajectory at most, jittered."""
+    kernel = hmc.SplitHamiltonianMonteCarlo(None, 2.2, n_leapfrog=n)
+    results = hmc.SplitHamiltonianMonteCarlo(
+        lambda z: (jnp.zeros(len(z)), jnp.zeros_like(z)), 2.2, n_leapfrog=n
+    ).bootstrap_results(jnp.zeros((2, 1, 1)))
+    step, found = kernel._trajectory(KEY, results)
+    assert found == n
+    assert 0.8 * math.pi / 2 <= step * n <= 1.2 * math.pi / 2
+
+
 # ---------------------------------------------------------------- accept and reject
 
 
