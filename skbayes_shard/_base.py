@@ -29,6 +29,7 @@ from skbayes_shard._sklearn_compat import Interval, StrOptions
 from skbayes_shard.gaussians import coloured
 from skbayes_shard.inference import structured, svi
 from skbayes_shard.inference.mode import Mode, find_mode
+from skbayes_shard.models.prior import log_normal
 from skbayes_shard.sharding import host
 
 _MOST_R_HAT = 1.01
@@ -59,8 +60,9 @@ class Model:
         Nodes in each mean of the structured fit that cost little on these data.
     split, join : callable
         From one array (in the coordinates of the spec) to its sample sites by name, and back.
-    padding : callable
-        From draws to the log prior density of coordinates that are there for padding only.
+    real : ndarray of bool
+        Along the last axis of the coordinates: which are not there for padding only. Those that
+        are keep a standard normal prior.
     spread : callable
         From the mode and variances to mean and standard deviations in the spec's coordinates.
     """
@@ -73,7 +75,7 @@ class Model:
     n_particles: int
     split: Callable[[np.ndarray], dict[str, np.ndarray]]
     join: Callable[[dict[str, np.ndarray]], np.ndarray]
-    padding: Callable[[np.ndarray], np.ndarray]
+    real: np.ndarray
     spread: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -172,7 +174,7 @@ class BayesEstimator(BaseEstimator):
                 run = hmc.sample_leapfrog(model.density, sampler, plan, top, reference, key, tick)
         draws, beta = run.draws, run.centre + run.draws.delta
         value = draws.log_density.astype(np.float64) + run.log_density
-        value -= model.padding(beta)
+        value -= log_normal(beta[..., ~model.real], 1.0)
         stats = {
             "step_size": float(draws.step_size.mean()),
             "accept_prob": draws.accept_prob.mean(axis=1),
@@ -181,7 +183,7 @@ class BayesEstimator(BaseEstimator):
             "diverging": draws.diverging.sum(axis=1),
             "log_density": value,
         }
-        complaints = _complaints(stats, draws.delta)
+        complaints = _complaints(stats, draws.delta[..., model.real])
         return Inference(beta, stats, top.n_iter, value, complaints=complaints)
 
     def _fit_structured(self, model: Model, top: Mode, key: jax.Array) -> Inference:
@@ -212,7 +214,7 @@ class BayesEstimator(BaseEstimator):
         mean, sd = model.spread(*host((top.data.centre, quick.variance())))
         guide = svi.Guide(self.guide, self.num_particles or 1, self.batch_size is not None)
         settings = svi.Settings(
-            model.n_batches, self.max_iter or 5000, self.tol or 0.01, self.learning_rate or 0.02
+            model.n_batches, self.max_iter or 5000, self.tol, self.learning_rate or 0.02
         )
         with progress(self.verbose, settings.max_iter, "svi") as tick:
             fit = svi.fit_guide(

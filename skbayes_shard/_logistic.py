@@ -18,11 +18,11 @@ from skbayes_shard._base import BayesEstimator, Inference, Model, draw
 from skbayes_shard._posterior import Posterior, deviation
 from skbayes_shard._sklearn_compat import Interval, StrOptions, check_sample_weight
 from skbayes_shard.models import softmax_predictive
-from skbayes_shard.models.columns import Columns, measure
+from skbayes_shard.models.columns import Columns, measure, require_float32
 from skbayes_shard.models.design import lay_out
-from skbayes_shard.models.prior import Prior
+from skbayes_shard.models.prior import Prior, log_normal
 from skbayes_shard.models.softmax import Softmax, SoftmaxData, make_prior, numpyro_model
-from skbayes_shard.models.softmax_coordinates import join, log_normal, padding, split, spread
+from skbayes_shard.models.softmax_coordinates import join, laid_out, split, spread
 from skbayes_shard.models.softmax_curvature import choose_form, choose_quick_form
 from skbayes_shard.models.softmax_kernel import Rows, contrasts
 from skbayes_shard.sharding import batch_layout, block_layout, make_mesh
@@ -87,7 +87,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         Tolerance: largest gradient at the mode in posterior standard deviations (``"hmc"``,
         0.01), largest move of a mean in the same or of a standard deviation in itself
         (``"structured"``, 0.01), rise of the ELBO over a quarter of the steps in nats for each
-        coefficient (other guides, 0.01).
+        coefficient (other guides, 0.01; None also takes a rise that is lost in the noise of
+        the ELBO, after 2,000 steps).
     learning_rate : float, default=None
         Length of a natural gradient step (``"structured"``, 1) or Adam's rate in posterior
         standard deviations (other guides, 0.02). Not used by ``"hmc"``.
@@ -273,7 +274,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         X, y = validate_data(
             self, X, y, dtype=[np.float64, np.float32], accept_sparse="csr", multi_output=True
         )
-        _require_float32(X)
+        require_float32(X)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         classes, label = np.unique(y, return_inverse=True)
@@ -334,7 +335,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             n_particles=_nodes(n_rows, n_classes),
             split=split,
             join=join,
-            padding=partial(padding, columns, self.fit_intercept),
+            real=columns.real(self.fit_intercept),
             spread=partial(spread, n_classes),
         )
         return model, data
@@ -355,7 +356,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         log_density = inference.log_density
         if log_density is not None:
             # Of all that is published: what was not sampled adds its prior.
-            sampled = prior.log_density(draws) - padding(columns, self.fit_intercept, draws)
+            padding = log_normal(draws[..., ~columns.real(self.fit_intercept)], 1.0)
+            sampled = prior.log_density(draws) - padding
             log_density = log_density - sampled + self._log_prior(coef, intercept)
         names = getattr(self, "feature_names_in_", None)
         names = [f"x{j}" for j in range(columns.n_columns)] if names is None else list(names)
@@ -521,7 +523,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         X = self._checked(X)
         rng = check_random_state(random_state)
         columns = self._predict_columns(X)
-        weights = _weights(columns, self._chosen_draws(n_draws, rng))
+        weights = laid_out(columns, self._chosen_draws(n_draws, rng))
         key = jax.random.PRNGKey(rng.randint(2**31 - 1))
         found = softmax_predictive.labels(self._predict_mesh(), X, columns, weights, key)
         return self.classes_[found]
@@ -529,13 +531,13 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
     def _probabilities(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         X = self._checked(X)
         columns = self._predict_columns(X)
-        weights = _weights(columns, self._chosen_draws(None, None))
+        weights = laid_out(columns, self._chosen_draws(None, None))
         return softmax_predictive.probabilities(self._predict_mesh(), X, columns, weights)
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self, "posterior_")
         X = validate_data(self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=False)
-        _require_float32(X)
+        require_float32(X)
         return X
 
     def _predict_mesh(self) -> Any:
@@ -557,16 +559,6 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         return tags
 
 
-def _weights(columns: Columns, draws: dict[str, np.ndarray]) -> np.ndarray:
-    """Return coefficients of laid out columns from those of columns as given."""
-    coef = draws["coef"][..., columns.used]
-    out = np.zeros((*coef.shape[:-1], columns.width), np.float32)
-    out[..., 1 : 1 + coef.shape[-1]] = coef * columns.scale
-    if "intercept" in draws:
-        out[..., 0] = draws["intercept"] + coef @ columns.shift
-    return out
-
-
 def _nodes(n_rows: int, n_classes: int) -> int:
     """Nodes of the structured fit: fewer where many rows average their errors out.
 
@@ -578,21 +570,6 @@ def _nodes(n_rows: int, n_classes: int) -> int:
 
 
 _TINY = np.finfo(np.float32).tiny
-
-
-def _require_float32(X: Any) -> None:
-    """Refuse numbers that devices cannot hold."""
-    values = X.data if sp.issparse(X) else X
-    largest = np.finfo(np.float32).max
-    if values.dtype == np.float32 or values.size == 0:
-        return
-    if max(values.max(), -values.min()) > largest:
-        beyond = np.abs(values) > largest
-        column = X.tocsr().indices[beyond][0] if sp.issparse(X) else np.argwhere(beyond)[0, 1]
-        raise ValueError(
-            f"Input X contains a value too large for dtype('float32'), beyond {largest:.3g}, in "
-            f"column {column}. Rescale it."
-        )
 
 
 def _log_sum(log_p: np.ndarray) -> np.ndarray:

@@ -145,6 +145,16 @@ def test_defaults_do_not_warn(options, seed):
     fit({**options, "random_state": seed}, *cases.g_log37())
 
 
+@pytest.mark.parametrize("guide", ["mean_field", "low_rank"])
+def test_redundant_columns_do_not_warn(guide):
+    """An ELBO noisier than its tolerance, but not rising, is not "still moving"."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 1)) + 0.01 * rng.normal(size=(300, 10))
+    model = fit({"method": "svi", "guide": guide}, X, rng.integers(0, 2, 300))
+    assert model.n_iter_ < 5000
+    assert np.std(model.sampler_stats_["elbo"][-500:]) > 3.0
+
+
 @pytest.mark.parametrize("prior_scale", [1e3, 1e5])
 def test_frozen_chains_are_reported(prior_scale):
     """F24: a step far too long is never accepted; the warning names acceptance or R-hat."""
@@ -166,6 +176,8 @@ def test_warnings_speak_of_the_users_parameters(seed):
         model.fit(*cases.g_log37())
     said = " ".join(str(w.message) for w in caught if w.category is ConvergenceWarning)
     table = model.summary()
+    judged = re.findall(r"one of (\d+) coefficients", said)
+    assert all(int(n) == len(table) for n in judged)
     r_hat = re.search(r"R-hat up to ([\d.]+)", said)
     ess = re.search(r"ESS down to (\d+)", said)
     # The intercept of centred columns and the log density are looked at too: some slack.

@@ -20,6 +20,9 @@ from skbayes_shard.sharding import host
 
 _AT_ONCE = 200
 _LEAST_STEPS = 1000
+# Without a tolerance of the user's: this, and after so many steps noise alone is forgiven.
+_TOL = 0.01
+_PATIENCE = 2000
 # So many coordinates at least: the noise of the ELBO of a few would never be below tol.
 _FEWEST = 10
 # The learning rate falls tenfold over max_iter steps: Adam's noise is proportional to it.
@@ -65,17 +68,18 @@ class Settings(NamedTuple):
     n_batches : int
         Blocks of rows on each device, visited in an order drawn anew each epoch.
     max_iter : int
-    tol : float
+    tol : float or None
         Converged when the mean ELBO of the last quarter of all steps is above that of the
         quarter before by less than this (or below it), a standard error included, in nats
-        for each coordinate.
+        for each coordinate. With mini-batches, and with None (0.01) after 2,000 steps, it is
+        enough that the two are within one standard error.
     learning_rate : float
         Adam's, in the units given for each site.
     """
 
     n_batches: int
     max_iter: int
-    tol: float
+    tol: float | None
     learning_rate: float
 
 
@@ -131,12 +135,14 @@ def fit_guide(
                     "the ELBO left the finite numbers; lower learning_rate or scale the columns "
                     "of X"
                 )
-            converged = _settled(losses, n_batches, settings.tol * max(n_coordinates, _FEWEST))
+            converged = _settled(losses, n_batches, settings.tol, n_coordinates)
         params = host(_params(density, spec, guide, data, start, units, rates, state))
         return GuideFit(params, -np.concatenate(losses), n_iter, converged)
 
 
-def _settled(losses: list[np.ndarray], n_batches: int, tol: float) -> bool:
+def _settled(
+    losses: list[np.ndarray], n_batches: int, tol: float | None, n_coordinates: int
+) -> bool:
     """Whether the last quarter of all steps is no better than the quarter before it."""
     done = np.concatenate(losses)
     if len(done) < _LEAST_STEPS or len(done) < 8 * n_batches:
@@ -147,8 +153,11 @@ def _settled(losses: list[np.ndarray], n_batches: int, tol: float) -> bool:
     before, now = done[-2 * quarter : -quarter], done[-quarter:]
     error = np.sqrt((np.var(before) + np.var(now)) / quarter)
     change = abs(np.mean(before) - np.mean(now))
-    # Mini-batches are too noisy for any tolerance: no detectable change must do.
-    return bool(change + error < tol or (n_batches > 1 and change < error))
+    # Mini-batches, and guides far from the posterior, are too noisy for any tolerance: no
+    # detectable change must do.
+    noisy = n_batches > 1 or (tol is None and len(losses) * _AT_ONCE >= _PATIENCE)
+    within = (_TOL if tol is None else tol) * max(n_coordinates, _FEWEST)
+    return bool(change + error < within or (noisy and change < error))
 
 
 def approximation(

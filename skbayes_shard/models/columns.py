@@ -39,6 +39,11 @@ class Columns(NamedTuple):
         out[1 : 1 + len(self.used)] = values
         return out
 
+    def real(self, intercept: bool) -> np.ndarray:
+        """Which laid out columns are not padding; that of the intercept may be, too."""
+        column = np.arange(self.width)
+        return np.where(column == 0, intercept, column <= len(self.used))
+
     def felt(self, prior_scale: float) -> Columns:
         """Leave out columns that the likelihood cannot feel within the prior.
 
@@ -46,6 +51,21 @@ class Columns(NamedTuple):
         """
         felt = self.scale * prior_scale > _LEAST_LOGIT
         return self._replace(used=self.used[felt], shift=self.shift[felt], scale=self.scale[felt])
+
+
+def require_float32(X: Any) -> None:
+    """Refuse numbers that devices cannot hold."""
+    values = X.data if sp.issparse(X) else X
+    largest = np.finfo(np.float32).max
+    if values.dtype == np.float32 or values.size == 0:
+        return
+    if max(values.max(), -values.min()) > largest:
+        beyond = np.abs(values) > largest
+        column = X.tocsr().indices[beyond][0] if sp.issparse(X) else np.argwhere(beyond)[0, 1]
+        raise ValueError(
+            f"Input X contains a value too large for dtype('float32'), beyond {largest:.3g}, in "
+            f"column {column}. Rescale it."
+        )
 
 
 def measure(X: Any, centre: bool) -> Columns:

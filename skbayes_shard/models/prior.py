@@ -77,6 +77,13 @@ class Prior(NamedTuple):
         return value[..., None] * (jnp.arange(self.scale.shape[0]) == 0)
 
 
+def log_normal(values: np.ndarray, scale: float) -> np.ndarray:
+    """Log density of the last two axes as independent centred Normals, in float64."""
+    squares = np.sum((values / scale) ** 2, axis=(-2, -1), dtype=np.float64)
+    n = values.shape[-2] * values.shape[-1]
+    return -0.5 * squares - n * (np.log(scale) + 0.5 * np.log(2 * np.pi))
+
+
 class _Whitener(NamedTuple):
     """The rows of :meth:`Prior.whiten`, as if they were rows of a design."""
 

@@ -1,4 +1,4 @@
-"""Coordinates of softmax coefficients on the host: NumPyro's sites, classes, padding."""
+"""Coordinates of softmax coefficients on the host: NumPyro's sites, classes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,14 @@ def join(sites: dict[str, np.ndarray]) -> np.ndarray:
     return np.concatenate([sites["intercept"][:, None], sites["coef"]], axis=1)
 
 
-def padding(columns: Columns, intercept: bool, beta: np.ndarray) -> np.ndarray:
-    """Log density of draws (..., free, width) in padded columns, whose prior is standard normal."""
-    padded = beta[..., 1 + len(columns.used) :]
-    if not intercept:
-        padded = np.concatenate([padded, beta[..., :1]], axis=-1)
-    return log_normal(padded, 1.0)
-
-
-def log_normal(values: np.ndarray, scale: float) -> np.ndarray:
-    """Log density of the last two axes as independent Normals."""
-    squares = np.sum((values / scale) ** 2, axis=(-2, -1), dtype=np.float64)
-    n = values.shape[-2] * values.shape[-1]
-    return -0.5 * squares - n * (np.log(scale) + 0.5 * np.log(2 * np.pi))
+def laid_out(columns: Columns, draws: dict[str, np.ndarray]) -> np.ndarray:
+    """Return coefficients of laid out columns from those of columns as given."""
+    coef = draws["coef"][..., columns.used]
+    out = np.zeros((*coef.shape[:-1], columns.width), np.float32)
+    out[..., 1 : 1 + coef.shape[-1]] = coef * columns.scale
+    if "intercept" in draws:
+        out[..., 0] = draws["intercept"] + coef @ columns.shift
+    return out
 
 
 def spread(n_classes: int, mode: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
