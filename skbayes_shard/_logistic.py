@@ -290,7 +290,13 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         if not np.any(weight > 0):
             raise ValueError("sample_weight is zero for every row; at least one must be positive.")
         if self.class_weight is not None:
-            weight = weight * compute_sample_weight(self.class_weight, y)
+            factor = compute_sample_weight(self.class_weight, y)
+            if not np.all(np.isfinite(factor) & (factor >= 0)) or not np.any(weight * factor > 0):
+                raise ValueError(
+                    "class_weight must give finite, non-negative weights, not all zero; got "
+                    f"{self.class_weight!r}."
+                )
+            weight = weight * factor
         self.classes_ = classes
         return X, label.astype(np.int32), weight.astype(np.float32)
 

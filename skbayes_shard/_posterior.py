@@ -191,8 +191,12 @@ def diagnostics(draws: np.ndarray) -> dict[str, np.ndarray]:
     if draws.shape[1] < 4:
         return {name: np.full(draws.shape[2], np.nan) for name in _DIAGNOSTICS}
     axes = {"chain_axis": 0, "draw_axis": 1}
-    return {
-        "ess_bulk": np.asarray(array_stats.ess(draws, method="bulk", **axes)),
-        "ess_tail": np.asarray(array_stats.ess(draws, method="tail", prob=(0.05, 0.95), **axes)),
-        "r_hat": np.asarray(array_stats.rhat(draws, method="rank", **axes)),
-    }
+    # Scalars that never move have no R-hat: NaN, which counts as not converged.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {
+            "ess_bulk": np.asarray(array_stats.ess(draws, method="bulk", **axes)),
+            "ess_tail": np.asarray(
+                array_stats.ess(draws, method="tail", prob=(0.05, 0.95), **axes)
+            ),
+            "r_hat": np.asarray(array_stats.rhat(draws, method="rank", **axes)),
+        }

@@ -253,3 +253,12 @@ def test_interrupted_fit_leaves_nothing(method, monkeypatch):
     assert vars(model).keys() == model.get_params().keys()
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+@pytest.mark.parametrize("weights", [{0: -1, 1: 1}, {0: np.nan, 1: 1}, {0: 0, 1: 0}])
+def test_impossible_class_weights(weights):
+    """Negative, NaN and all-zero class weights are refused by name; nothing is fitted."""
+    model = BayesianLogisticRegression(method="svi", class_weight=weights)
+    with pytest.raises(ValueError, match="class_weight must give"):
+        model.fit(np.eye(4), [0, 1, 0, 1])
+    assert not hasattr(model, "classes_")
