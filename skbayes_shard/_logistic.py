@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import ClassifierMixin
-from sklearn.utils import check_random_state, compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skbayes_shard._base import BayesEstimator, Inference, Model, draw
+from skbayes_shard._labels import encode_labels, encode_weights
 from skbayes_shard._posterior import Posterior, deviation
-from skbayes_shard._sklearn_compat import Interval, StrOptions, check_sample_weight
+from skbayes_shard._sklearn_compat import Interval, StrOptions
 from skbayes_shard.models import softmax_predictive
 from skbayes_shard.models.columns import Columns, measure, require_float32
 from skbayes_shard.models.design import lay_out
@@ -82,7 +82,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         ``AutoLowRankMultivariateNormal``.
     max_iter : int, default=None
         Largest number of iterations: of the climb to the mode (``"hmc"``, 500), of natural
-        gradient steps (``"structured"``, 50) or of optimiser steps (other guides, 5000).
+        gradient steps (``"structured"``, 200) or of optimiser steps (other guides, 5000).
     tol : float, default=None
         Tolerance: largest gradient at the mode in posterior standard deviations (``"hmc"``,
         0.01), largest move of a mean in the same or of a standard deviation in itself
@@ -144,6 +144,11 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
 
     Notes
     -----
+    With ``method="svi"`` ``coef_`` is the exact mean of the Gaussian and ``coef_std_`` comes from
+    up to 4,096 of its draws; ``summary()`` tabulates the ``n_draws`` that are kept, so that it
+    differs by their Monte Carlo error. Intercepts are float64, and take up what the rounding of
+    the weights would change.
+
     The likelihood is evaluated on centred and scaled columns in float32, as differences from
     a centre near the posterior, so that columns may differ in scale by many orders and totals
     may be large. Columns that are zero in every row keep their prior. X may be sparse; it is
@@ -275,30 +280,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             self, X, y, dtype=[np.float64, np.float32], accept_sparse="csr", multi_output=True
         )
         require_float32(X)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        classes, label = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(
-                f"y holds 1 class only, {classes.tolist()[0]!r}; a classifier needs two or more."
-            )
-        weight = check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        if np.max(weight) > np.finfo(np.float32).max:
-            raise ValueError(
-                f"sample_weight holds {np.max(weight):.3g}, too large for dtype('float32')."
-            )
-        if not np.any(weight > 0):
-            raise ValueError("sample_weight is zero for every row; at least one must be positive.")
-        if self.class_weight is not None:
-            factor = compute_sample_weight(self.class_weight, y)
-            if not np.all(np.isfinite(factor) & (factor >= 0)) or not np.any(weight * factor > 0):
-                raise ValueError(
-                    "class_weight must give finite, non-negative weights, not all zero; got "
-                    f"{self.class_weight!r}."
-                )
-            weight = weight * factor
-        self.classes_ = classes
-        return X, label.astype(np.int32), weight.astype(np.float32)
+        self.classes_, label = encode_labels(y)
+        return X, label, encode_weights(sample_weight, self.class_weight, X, y)
 
     def _lay_out(
         self,
@@ -450,7 +433,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         proba : ndarray of shape (n_samples, n_classes), float32
             Probabilities averaged over the posterior draws, never exactly 0 or 1.
         std : ndarray of the same shape
-            Posterior standard deviation of each probability; only with ``return_std``.
+            Posterior standard deviation of each probability, NaN where the fit kept a single
+            draw; only with ``return_std``.
         """
         log_mean, std = self._probabilities(X)
         proba = np.exp(log_mean - _log_sum(log_mean))

@@ -186,9 +186,15 @@ def diagnostics(draws: np.ndarray) -> dict[str, np.ndarray]:
     Parameters
     ----------
     draws : ndarray of shape (n_chains, n_draws, n_scalars)
+        NaN stands for what cannot be judged: fewer than 4 draws, or 8 of a single chain.
     """
     draws = np.asarray(draws, np.float64)
-    if draws.shape[1] < 4:
+    n_chains, n_draws, n_scalars = draws.shape
+    if n_chains == 1 and n_draws >= 8:
+        # ArviZ compares chains; the halves of one chain serve as two.
+        half = n_draws // 2
+        draws = draws[:, -2 * half :].reshape(2, half, n_scalars)
+    elif n_chains == 1 or n_draws < 4:
         return {name: np.full(draws.shape[2], np.nan) for name in _DIAGNOSTICS}
     axes = {"chain_axis": 0, "draw_axis": 1}
     # Scalars that never move have no R-hat: NaN, which counts as not converged.

@@ -59,6 +59,8 @@ BAD_DATA = [
     data("2-d y", "y", "1d array", y=np.c_[Y, Y]),
     data("nan in y", "y", "NaN", y=y_with_nan()),
     data("inf in y", "y", "infinity", y=np.where(np.isnan(y_with_nan()), np.inf, Y)),
+    data("labels of two types", "y", "'int'", "'str'", y=np.array(["a", 1] * 19, object)[:37]),
+    data("a missing label", "y", "missing", "row 3", y=np.where(np.arange(37) == 3, None, "a")),
     data("one class", "y", "class", "'a'", y=np.full(37, "a")),
     data("one class, one row", "class", X=X[:1], y=Y[:1]),
     data("continuous y", "Unknown label type", y=np.random.RandomState(0).normal(size=37)),
@@ -68,6 +70,7 @@ BAD_DATA = [
     data("weight beyond float32", "sample_weight", "float32", weight=weight_with(1e39)),
     data("no weight at all", "[Ss]ample.weight", "zero", weight=np.zeros(37)),
     data("short weights", "sample_weight", "37", weight=np.ones(36)),
+    data("weights that add up too far", "sample_weight", "float32", weight=np.full(37, 1e38)),
     data("2-d weights", "[Ss]ample.weight", "1D", weight=np.ones((37, 2))),
 ]
 
@@ -87,9 +90,11 @@ BAD_SETTINGS = [
     settings("n_chains", 1.5, "1.5"),
     settings("n_chains", "4"),
     settings("n_chains", None),
+    settings("n_chains", True),
     settings("n_draws", 0, "Got 0"),
     settings("n_draws", -1),
     settings("n_draws", 10.0),
+    settings("n_draws", True),
     settings("n_warmup", 0, "Got 0"),
     settings("n_warmup", -5),
     settings("n_leapfrog", 0),
@@ -255,10 +260,13 @@ def test_interrupted_fit_leaves_nothing(method, monkeypatch):
         model.predict(X)
 
 
-@pytest.mark.parametrize("weights", [{0: -1, 1: 1}, {0: np.nan, 1: 1}, {0: 0, 1: 0}])
+@pytest.mark.parametrize(
+    "weights",
+    [{0: -1, 1: 1}, {0: np.nan, 1: 1}, {0: 0, 1: 0}, {0: "a", 1: 1}, {0: np.inf, 1: 1}, {0: 1e38}],
+)
 def test_impossible_class_weights(weights):
-    """Negative, NaN and all-zero class weights are refused by name; nothing is fitted."""
+    """Negative, NaN, huge and all-zero class weights are refused by name; nothing is fitted."""
     model = BayesianLogisticRegression(method="svi", class_weight=weights)
-    with pytest.raises(ValueError, match="class_weight must give"):
+    with pytest.raises(ValueError, match=r"class_weight (must give|times sample_weight)"):
         model.fit(np.eye(4), [0, 1, 0, 1])
     assert not hasattr(model, "classes_")

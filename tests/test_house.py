@@ -26,6 +26,7 @@ FLOORS = (
     ("inference",),
     ("_posterior",),
     ("_progress", "_sklearn_compat"),
+    ("_labels",),
     ("_base",),
     FRONT_DOORS,
 )

@@ -111,6 +111,17 @@ def test_diagnostics_of_too_few_draws(n_draws):
     assert all(np.isnan(value).all() and value.shape == (3,) for value in found.values())
 
 
+def test_a_single_chain_is_judged_by_its_halves():
+    """One chain that wanders off has a large R-hat, one that stays a small one; 7 draws, NaN."""
+    rng = np.random.default_rng(0)
+    still = rng.normal(size=(1, 401))
+    found = diagnostics(np.stack([still, still + np.linspace(0, 5, 401)], axis=2))
+    assert found["r_hat"][0] < 1.02
+    assert found["r_hat"][1] > 1.3
+    assert found["ess_bulk"][0] == pytest.approx(401, rel=0.25)
+    assert np.isnan(diagnostics(np.zeros((1, 7, 1)))["r_hat"]).all()
+
+
 def test_constant_draws_are_no_error():
     """A frozen chain gives a table; its R-hat is not one that looks good by accident."""
     frozen = np.ones((CHAINS, DRAWS, 1)) * np.arange(CHAINS)[:, None, None]

@@ -12,7 +12,9 @@ TensorFlow Probability drives the chains; this is the only module that imports i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,8 +25,22 @@ import numpy as np
 
 from skbayes_shard.sharding import host
 
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Silence TFP (0.26.0.dev20261027) on jax 0.10.2 and 0.12, which deprecate what it calls.
+
+    It is heard when it is imported, and when programs that draw uniforms are traced.
+    """
+    with warnings.catch_warnings():
+        for message in ("jax.core.pytype_aval_mappings", "shape requires ndarray"):
+            warnings.filterwarnings("ignore", message, DeprecationWarning)
+        yield
+
+
 try:
-    from tensorflow_probability.substrates.jax import mcmc as tfm
+    with _hushed():
+        from tensorflow_probability.substrates.jax import mcmc as tfm
 except Exception as error:  # a release that does not match JAX fails with AttributeError
     raise ImportError(
         'method="hmc" needs TensorFlow Probability for this JAX, and importing it failed with '
@@ -281,15 +297,16 @@ def _advance(
         ratio = inner.log_accept_ratio
         return value, jnp.exp(jnp.minimum(ratio, 0.0)), ratio < -_DIVERGENT, n, step
 
-    z, traced, results = tfm.sample_chain(
-        n_steps,
-        current_state=chains.z,
-        previous_kernel_results=chains.results,
-        kernel=kernel,
-        trace_fn=trace,
-        return_final_kernel_results=True,
-        seed=seed,
-    )
+    with _hushed():
+        z, traced, results = tfm.sample_chain(
+            n_steps,
+            current_state=chains.z,
+            previous_kernel_results=chains.results,
+            kernel=kernel,
+            trace_fn=trace,
+            return_final_kernel_results=True,
+            seed=seed,
+        )
     delta = target.origin + target.gaussian.colour(z)
     return Chains(z[-1], results, key), (delta, *traced)
 

@@ -37,6 +37,7 @@ def probabilities(
     Returns
     -------
     log_mean, std : arrays of shape (n, n_classes)
+        A single draw has no standard deviation: NaN.
     """
     drawn, log_weight = _grouped(weights)
     placed = replicate(mesh, (drawn, log_weight))
@@ -44,7 +45,8 @@ def probabilities(
         tuple(layout.collect(np.swapaxes(a, 1, 2)) for a in host(_average(mesh, blocks, *placed)))
         for layout, blocks in _portions(mesh, X, columns)
     ]
-    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+    log_mean, std = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return log_mean, std if len(weights) > 1 else np.full_like(std, np.nan)
 
 
 def labels(mesh: Mesh, X: Any, columns: Columns, weights: np.ndarray, key: jax.Array) -> np.ndarray:
