@@ -20,9 +20,10 @@ from skbayes_shard._sklearn_compat import Interval, StrOptions
 from skbayes_shard.models import softmax_predictive
 from skbayes_shard.models.columns import Columns, measure, require_float32
 from skbayes_shard.models.design import lay_out
+from skbayes_shard.models.pivot import Pivot, choose_pivot
 from skbayes_shard.models.prior import Prior, log_normal
 from skbayes_shard.models.softmax import Softmax, SoftmaxData, make_prior, numpyro_model
-from skbayes_shard.models.softmax_coordinates import join, laid_out, split, spread
+from skbayes_shard.models.softmax_coordinates import as_given, join, laid_out, split, spread
 from skbayes_shard.models.softmax_curvature import choose_form, choose_quick_form
 from skbayes_shard.models.softmax_kernel import Rows, contrasts
 from skbayes_shard.sharding import batch_layout, block_layout, make_mesh
@@ -269,10 +270,11 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             X, label, weight = self._encode(X, y, sample_weight)
             rng = check_random_state(self.random_state)
             columns = measure(X, centre=self.fit_intercept and not sp.issparse(X))
-            columns = columns.felt(self.prior_scale)
-            model, data = self._lay_out(mesh, X, label, weight, columns, rng)
+            self._columns_ = columns = columns.felt(self.prior_scale)
+            self._pivot_ = choose_pivot(columns, *self._scales(), self.fit_intercept)
+            model, data = self._lay_out(mesh, X, label, weight, columns, self._pivot_, rng)
             inference = self._infer(model, data, rng)
-            self._publish(inference, columns, data.prior, rng)
+            self._publish(inference, model.real, data.prior, rng)
         return self
 
     def _encode(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -290,6 +292,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         label: np.ndarray,
         weight: np.ndarray,
         columns: Columns,
+        pivot: Pivot | None,
         rng: np.random.RandomState,
     ) -> tuple[Model, SoftmaxData]:
         n_rows, n_classes = X.shape[0], len(self.classes_)
@@ -304,14 +307,13 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             (layout.shape[0], n_classes, layout.shape[1]), -np.log(n_classes), np.float32
         )
         rows = Rows(
-            lay_out(X, columns, layout.order, self.fit_intercept),
+            lay_out(X, columns, layout.order, self.fit_intercept, pivot),
             layout.spread(label),
             layout.spread(weight),
             uniform,
         )
-        prior = make_prior(
-            columns, self.prior_scale, self.intercept_prior_scale, self.fit_intercept
-        )
+        prior = make_prior(columns, *self._scales(), self.fit_intercept, pivot)
+        real = columns.real(self.fit_intercept)
         centre = np.zeros((n_classes - 1, columns.width), np.float32)
         density = Softmax(mesh, n_classes, self.precision)
         data = density.place(SoftmaxData(rows, prior, centre, np.float32(n_batches)))
@@ -324,7 +326,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             n_particles=_nodes(n_rows, n_classes),
             split=split,
             join=join,
-            real=columns.real(self.fit_intercept),
+            real=real if pivot is None else pivot.real(real),
             spread=partial(spread, n_classes),
         )
         return model, data
@@ -332,20 +334,20 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
     def _publish(
         self,
         inference: Inference,
-        columns: Columns,
+        real: np.ndarray,
         prior: Prior,
         rng: np.random.RandomState,
     ) -> None:
-        self._columns_, draws = columns, inference.draws
+        columns, draws = self._columns_, inference.draws
         # What later draws need stays as fitted, whatever set_params does.
-        self._prior_scales_ = (self.prior_scale, self.intercept_prior_scale)
+        self._prior_scales_ = self._scales()
         self._has_intercept_ = self.fit_intercept
         self._approximation_ = inference.approximation
         coef, intercept = self._coefficients(draws, rng)
         log_density = inference.log_density
         if log_density is not None:
             # Of all that is published: what was not sampled adds its prior.
-            padding = log_normal(draws[..., ~columns.real(self.fit_intercept)], 1.0)
+            padding = log_normal(draws[..., ~real], 1.0)
             sampled = prior.log_density(draws) - padding
             log_density = log_density - sampled + self._log_prior(coef, intercept)
         names = getattr(self, "feature_names_in_", None)
@@ -367,6 +369,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         self.intercept_ = mean[1].mean(axis=(0, 1))
         self.coef_std_ = deviation(coef, (0, 1)).astype(coef.dtype)
         self.intercept_std_ = deviation(intercept, (0, 1))
+
+    def _scales(self) -> tuple[float, float]:
+        return self.prior_scale, self.intercept_prior_scale
 
     def _log_prior(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         value = log_normal(coef, self._prior_scales_[0])
@@ -395,13 +400,12 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
         else:
             common = False
         lead, n_used = beta.shape[:-1], len(columns.used)
-        coef = np.zeros((*lead, columns.n_columns), np.float32)
+        known, intercept = as_given(columns, self._pivot_, beta)
+        coef = np.zeros((*lead, columns.n_columns), known.dtype)
         if rng is not None and n_used < columns.n_columns:
             unused = np.setdiff1d(np.arange(columns.n_columns), columns.used)
             coef[..., unused] = self._prior_scales_[0] * rng.standard_normal((*lead, len(unused)))
-        coef[..., columns.used] = beta[..., 1 : 1 + n_used] / columns.scale
-        intercept = beta[..., 0].astype(np.float64)
-        intercept -= coef[..., columns.used] @ columns.shift
+        coef[..., columns.used] = known
         if common:
             shape = (*lead[:-1], 1, n_used)
             scale = 1 / np.sqrt(n_classes)
@@ -538,9 +542,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesEstimator):
             return make_mesh(None)
 
     def _predict_columns(self, X: Any) -> Columns:
-        """Columns of the fit; sparse rows stay where they are, whatever the fit centred."""
-        columns = self._columns_
-        return columns._replace(shift=0 * columns.shift) if sp.issparse(X) else columns
+        """Columns of the fit; sparse rows stay where they are unless they are far from zero."""
+        return self._columns_.near_zero() if sp.issparse(X) else self._columns_
 
     def __sklearn_tags__(self):
         """Declare that sparse X is taken."""

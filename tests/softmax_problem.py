@@ -55,11 +55,16 @@ class Problem:
     def affine(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers, shifts and scales of the columns that vary or are not zero."""
         X = self.dense
-        centred = self.intercept and not sp.issparse(self.X)
         used = np.flatnonzero(np.any(X != 0, axis=0))
-        shift = X.mean(axis=0)[used] if centred else np.zeros(len(used))
-        scale = np.sqrt(np.mean((X[:, used] - shift) ** 2, axis=0))
-        return used, shift, np.where(scale <= 1e-7 * np.abs(shift), 1.0, scale)
+        X = X[:, used]
+        mean, sd = X.mean(axis=0), np.where(np.ptp(X, axis=0) == 0, 0.0, X.std(axis=0))
+        centred = np.abs(mean) > 30 * sd
+        if sp.issparse(self.X):
+            centred &= np.all(X != 0, axis=0)
+        elif self.intercept:
+            centred = np.full(len(used), True)
+        scale = np.where(centred, np.where(sd == 0, 1.0, sd), np.sqrt(np.mean(X**2, axis=0)))
+        return used, np.where(centred, mean, 0.0), scale
 
     def as_given(self, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Coefficients (free, columns) and intercepts as given, and the padded coordinates."""

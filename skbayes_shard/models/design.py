@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from skbayes_shard.models.columns import Columns, scaled
+from skbayes_shard.models.pivot import Pivot
 from skbayes_shard.models.ragged import RaggedSum, ragged_plans
 
 _PRECISIONS = {
@@ -88,27 +89,48 @@ class SparseDesign(NamedTuple):
     def rows(self) -> jax.Array:
         """Return the block, dense; a scatter, so never in the hot path."""
         dense = self.by_row.dense(self.by_column.n_sums)
-        return dense.at[:, 0].set(self.intercept)
+        return dense.at[:, 0].add(self.intercept)
 
     def _first(self, r: jax.Array) -> jax.Array:
         column = jnp.arange(self.by_column.n_sums) == 0
         return jnp.sum(r, axis=1, keepdims=True) * self.intercept * column
 
 
-def lay_out(X: Any, columns: Columns, order: np.ndarray, intercept: bool) -> Any:
-    """Lay dense or sparse rows out in blocks, on the host."""
+def lay_out(
+    X: Any, columns: Columns, order: np.ndarray, intercept: bool, pivot: Pivot | None = None
+) -> Any:
+    """Lay dense or sparse rows out in blocks, on the host.
+
+    With a ``pivot`` in its coordinates; column 0 is then there with or without an intercept.
+    """
+    mix = None if pivot is None else pivot.matrix()
+    intercept = intercept or pivot is not None
     if not sp.issparse(X):
-        return DenseDesign(scaled(X, columns, order, float(intercept)))
-    matrix = sp.csr_matrix(X)[:, columns.used].astype(np.float64)
-    matrix = sp.csr_matrix(matrix @ sp.diags_array(1 / columns.scale)).astype(np.float32)
-    # Column 0 is the intercept's, which is never stored.
-    empty = sp.csr_matrix((matrix.shape[0], 1), dtype=np.float32)
-    right = sp.csr_matrix((matrix.shape[0], columns.width - 1 - matrix.shape[1]), dtype=np.float32)
-    matrix = sp.hstack([empty, matrix, right], format="csr")
+        return DenseDesign(scaled(X, columns, order, float(intercept), mix))
+    matrix = _centred(sp.csr_matrix(X)[:, columns.used].astype(np.float64), columns.shift)
+    matrix = sp.csr_matrix(matrix @ sp.diags_array(1 / columns.scale))
+    # Column 0 is the intercept's, which is not stored unless others are mixed with it.
+    first = sp.csr_matrix(np.full((matrix.shape[0], 1), float(mix is not None)))
+    right = sp.csr_matrix((matrix.shape[0], columns.width - 1 - matrix.shape[1]))
+    matrix = sp.hstack([first, matrix, right], format="csr")
+    if mix is not None:
+        matrix, intercept = sp.csr_matrix(matrix @ mix), False
+    matrix = matrix.astype(np.float32)
     blocks = [_rows(matrix, rows) for rows in order]
     by_row = ragged_plans(blocks)
     by_column = ragged_plans([sp.csr_matrix(block.T) for block in blocks])
     return SparseDesign(by_row, by_column, np.full(len(order), intercept, np.float32))
+
+
+def _centred(matrix: sp.csr_matrix, shift: np.ndarray) -> sp.csr_matrix:
+    """Take off the shifts of those few columns, full ones, that have any."""
+    moved = np.flatnonzero(shift)
+    n_rows = matrix.shape[0]
+    if len(moved) == 0:
+        return matrix
+    entries = np.tile(shift[moved], n_rows), np.tile(moved, n_rows)
+    starts = len(moved) * np.arange(n_rows + 1)
+    return sp.csr_matrix(matrix - sp.csr_matrix((*entries, starts), shape=matrix.shape))
 
 
 def _rows(matrix: sp.csr_matrix, rows: np.ndarray) -> sp.csr_matrix:

@@ -97,6 +97,6 @@ class _Whitener(NamedTuple):
 
     def squared_logits(self, v: jax.Array) -> jax.Array:
         """Product of ``v`` with the transposed squared rows."""
-        square = self.lean**2 / self.scale[0] ** 2
+        square = (self.lean / self.scale[0]) ** 2
         leaned = jnp.dot(v, square, precision=jax.lax.Precision.HIGHEST)[:, None]
         return v / self.scale**2 + leaned * (jnp.arange(self.scale.shape[0]) == 0)

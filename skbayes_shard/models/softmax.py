@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 
 from skbayes_shard.models import softmax_cloud, softmax_curvature
 from skbayes_shard.models.columns import Columns
+from skbayes_shard.models.pivot import Pivot
 from skbayes_shard.models.prior import Prior
 from skbayes_shard.models.softmax_kernel import Rows, contrasts, sharded, shift_rows, sum_rows
 from skbayes_shard.sharding import host, place_blocks, place_factor, replicate
@@ -196,11 +197,17 @@ def to_contrasts(model: Softmax, full: jax.Array) -> jax.Array:
 
 
 def make_prior(
-    columns: Columns, prior_scale: float, intercept_prior_scale: float, intercept: bool
+    columns: Columns,
+    prior_scale: float,
+    intercept_prior_scale: float,
+    intercept: bool,
+    pivot: Pivot | None = None,
 ) -> Prior:
-    """Return the prior on columns as given, expressed in laid out columns."""
+    """Return the prior on columns as given, expressed in laid out columns, pivoted or not."""
     scale = columns.padded(columns.scale * prior_scale, 1.0, 1.0)
-    lean = columns.padded(columns.shift / columns.scale, 0.0, 0.0)
+    lean = intercept * columns.padded(columns.shift / columns.scale, 0.0, 0.0)
     if intercept:
         scale[0] = intercept_prior_scale
-    return Prior(scale.astype(np.float32), (lean * intercept).astype(np.float32))
+    if pivot is not None:
+        scale, lean = pivot.prior(scale)
+    return Prior(scale.astype(np.float32), lean.astype(np.float32))

@@ -33,12 +33,29 @@ def test_centred_columns(X):
 
 
 def test_columns_that_are_not_centred(X):
-    """Without an intercept columns keep their origin; the scale is the root mean square."""
+    """Without an intercept columns keep their origin; the scale is the root mean square.
+
+    Those far from zero in standard deviations are centred all the same, a constant one too.
+    """
     columns = measure(X, centre=False)
     assert columns.used.tolist() == [0, 2, 3, 4]
-    assert np.all(columns.shift == 0)
+    assert columns.shift.tolist() == [0, 0, 7, 0]
     root = np.sqrt(np.mean(X[:, columns.used] ** 2, axis=0))
-    np.testing.assert_allclose(columns.scale, root, rtol=1e-12)
+    np.testing.assert_allclose(columns.scale, np.where(columns.shift == 7, 1, root), rtol=1e-12)
+    far = measure(X + np.array([40, 0, 0, 0, 0]), centre=False)
+    np.testing.assert_allclose(far.shift[0], X[:, 0].mean() + 40, rtol=1e-12)
+    np.testing.assert_allclose(far.scale[0], X[:, 0].std(), rtol=1e-9)
+
+
+def test_full_sparse_columns_far_from_zero(X):
+    """Sparse columns that every row stores are centred like dense ones; others never are."""
+    X = X + np.array([1e6, 0, 0, 0, 0])
+    holed = X.copy()
+    holed[0] = 0
+    full, exact = measure(sp.csr_matrix(X), centre=False), measure(X, centre=False)
+    np.testing.assert_allclose(full.shift, exact.shift, rtol=1e-12)
+    np.testing.assert_allclose(full.scale, exact.scale, rtol=1e-9)
+    assert np.all(measure(sp.csr_matrix(holed), centre=False).shift == 0)
 
 
 @pytest.mark.parametrize("constant", [0.1, -1e-6, 1e6, 123456.789])

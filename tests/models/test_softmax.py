@@ -146,7 +146,7 @@ def test_mini_batches_average_to_all_rows(n_rows):
     estimator.classes_ = np.arange(3)
     columns, weight = measure(base.X, centre=True), np.ones(n_rows, np.float32)
     model, data = estimator._lay_out(
-        make_mesh(), base.X, base.label, weight, columns, np.random.RandomState(0)
+        make_mesh(), base.X, base.label, weight, columns, None, np.random.RandomState(0)
     )
     delta = displacements(base)
     found = [
