@@ -58,6 +58,14 @@ def test_full_sparse_columns_far_from_zero(X):
     assert np.all(measure(sp.csr_matrix(holed), centre=False).shift == 0)
 
 
+def test_offsets_are_felt_where_variation_is_not():
+    """Under a tight prior a column may matter by its offset alone; one without it drops out."""
+    X = np.column_stack([1e7 + 1e-7 * np.arange(9), 1e-7 * np.arange(9), np.arange(9)])
+    columns = measure(X, centre=True).felt(1e-10)
+    assert columns.used.tolist() == [0, 2]
+    assert columns.scale[0] == columns.shift[0] == pytest.approx(1e7)
+
+
 @pytest.mark.parametrize("constant", [0.1, -1e-6, 1e6, 123456.789])
 @pytest.mark.parametrize("n_rows", [3, 37, 20_001])
 def test_constant_columns(constant, n_rows):
